@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby, islice
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.record import POSITION, ROW, USER, Position, key_prefix, row_parts, unpack_position
-from samovar.changelog.log import Log
 from samovar.changelog.restore.restore import ChangelogPartition
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
@@ -24,7 +25,6 @@ from samovar.service.query.state.view import (
     KeyState,
     TaskKeyState,
     by_store,
-    described,
     event_time_text,
     find_key,
     find_task_key,
@@ -33,7 +33,7 @@ from samovar.service.query.state.view import (
     position_data,
     resolve_key,
     rule_name,
-    task_changes,
+    task_rows_of,
 )
 from samovar.service.query.verify import canonical, differences
 from samovar.service.topology.stores import (
@@ -46,6 +46,7 @@ from samovar.service.topology.stores import (
     reading,
     watermark_of,
 )
+from samovar.state.memory import MemoryStore
 from samovar.state.prefixed import after
 from samovar.state.store import PrefixScanStore, Readable
 from samovar.tasks.model.plan import Plan
@@ -217,11 +218,13 @@ def history(
     lines: list[str] = []
     for here, partition in [(each, one) for each in site.stages(stage) for one in each.chosen(partitions)]:
         changelog, before = here.changelog(partition), len(data)
-        changes: list[Iterator[tuple[int, int, KeyState | TaskKeyState]]] = [
-            _changes(here, changelog, key, rule) for key in resolve_key(here.plan, text, rule)
-        ]
+        changes = []
+        for key in resolve_key(here.plan, text, rule):
+            is_own = methodcaller("startswith", key_prefix(key))
+            changes.append(_changes(here, changelog, is_own, partial(find_key, key=key, rule=rule)))
         if here.plan.task is not None and rule is None:
-            changes.append(task_changes(here.plan, _records(here.log, changelog), text))
+            is_own = frozenset(task_rows_of(here.plan, text)).__contains__
+            changes.append(_changes(here, changelog, is_own, partial(find_task_key, key=text)))
         for offset, time_ms, state in chain.from_iterable(changes):
             gone = {"gone": state.is_empty} if isinstance(state, KeyState) else {}
             data.append({**here.placed(partition), "offset": offset, "time": time_ms, **gone, **state.data()})
@@ -234,35 +237,30 @@ def history(
 
 
 def _changes(
-    site: StateLocation, changelog: ChangelogPartition, key: bytes, rule: str | None
-) -> Iterator[tuple[int, int, KeyState]]:
-    """A key of rules after each commit that changed it: offset, log time, and its state."""
-    prefix = key_prefix(key)
-    rows: dict[bytes, bytes] = {}
-    plan, touched, rules = site.plan, None, dict(site.plan.versions)
-    for offset, time_ms, row, value in _records(site.log, changelog):
-        if row.startswith(prefix):
-            touched = (offset, time_ms)
-            if value is None:
-                rows.pop(row, None)
-            else:
-                rows[row] = value
-        elif row == POSITION and touched:
-            position = None if value is None else unpack_position(value)
-            if position is not None and position.rules != rules:
-                plan, rules = plan_for(site, changelog.at.partition, position), dict(position.rules)
-            yield *touched, described(plan, key, rows, rule)
-            touched = None
-    if touched:
-        yield *touched, described(plan, key, rows, rule)
-
-
-def _records(log: Log, changelog: ChangelogPartition) -> Iterator[tuple[int, int, bytes, bytes | None]]:
+    site: StateLocation,
+    changelog: ChangelogPartition,
+    is_own: Callable[[bytes], bool],
+    state_of: Callable[[Plan, MemoryStore], KeyState | TaskKeyState],
+) -> Iterator[tuple[int, int, KeyState | TaskKeyState]]:
+    """A key after each commit that changed its rows: offset, log time, and its state."""
     begin, end = changelog.bounds
-    with closing(PartitionCursor(log, changelog.at, begin)) as cursor:
+    own, touched = MemoryStore(), None
+    plan, rules = site.plan, dict(site.plan.versions)
+    with closing(PartitionCursor(site.log, changelog.at, begin)) as cursor:
         while (records := cursor.take(end)) is not None:
             places = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
-            yield from ((offset, time_ms, key, value) for offset, time_ms, (key, value) in places if key is not None)
+            for offset, time_ms, (row, value) in places:
+                if row is not None and is_own(row):
+                    own.write([(row, value)])
+                    touched = offset, time_ms
+                elif row == POSITION and touched:
+                    position = None if value is None else unpack_position(value)
+                    if position is not None and position.rules != rules:
+                        plan, rules = plan_for(site, changelog.at.partition, position), dict(position.rules)
+                    yield *touched, state_of(plan, own)
+                    touched = None
+    if touched and plan.task is None:
+        yield *touched, state_of(plan, own)
 
 
 # ---------------------------------------------------------------- digest, diff

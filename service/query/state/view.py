@@ -28,14 +28,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.formats.record import POSITION, Position, key_prefix, row_parts
+from samovar.changelog.formats.record import Position, key_prefix, row_parts
 from samovar.common.texts import counted
 from samovar.patterns.engine.matcher import StateError, States, decode_key, encode_key
 from samovar.patterns.explain.key_trace import iso_time, key_candidates
 from samovar.patterns.syntax.tree import Scalar, SequenceForm, StepKind
 from samovar.patterns.syntax.unparse import unparse
 from samovar.service.query.state.rows import UnreadableError, head_of, remembered_events
-from samovar.state.memory import MemoryStore
 from samovar.state.stack import ROWS, namespace
 from samovar.state.store import PrefixScanStore, Readable
 from samovar.state.ttl import UnknownRowVersionError
@@ -265,30 +264,19 @@ class TaskKeyState:
         return [*(f"  {_row_line(row)}" for row in self.rows), *timer]
 
 
+def task_rows_of(plan: Plan, key: str) -> list[bytes]:
+    """The rows that a task may have under a key: one of each store that the service file names, and the timer last."""
+    assert plan.task is not None
+    stores = [namespace(ROWS, name) + key_bytes(key) for name in plan.task.stores]
+    return [*stores, namespace(ROWS, OWN) + TIMER + key_bytes(key)]
+
+
 def find_task_key(plan: Plan, store: Readable, key: str) -> TaskKeyState:
-    """What there is under a key, in all stores that the service file names."""
-    assert plan.task is not None
-    names = [namespace(ROWS, name) + key_bytes(key) for name in plan.task.stores]
+    """What a task holds under a key."""
+    *names, timer_name = task_rows_of(plan, key)
     rows = [user_row(row, packed) for row in names if (packed := store.get(row)) is not None]
-    timer = store.get(namespace(ROWS, OWN) + TIMER + key_bytes(key))
+    timer = store.get(timer_name)
     return TaskKeyState((key,), rows, None if timer is None else time_of(timer))
-
-
-def task_changes(
-    plan: Plan, records: Iterable[tuple[int, int, bytes, bytes | None]], key: str
-) -> Iterator[tuple[int, int, TaskKeyState]]:
-    """What was held of a key after each commit of a changelog that changed it: offset, log time, and what."""
-    assert plan.task is not None
-    wanted = {namespace(ROWS, name) + key_bytes(key) for name in plan.task.stores}
-    wanted.add(namespace(ROWS, OWN) + TIMER + key_bytes(key))
-    rows, touched = MemoryStore(), None
-    for offset, time_ms, row, value in records:
-        if row in wanted:
-            rows.write([(row, value)])
-            touched = offset, time_ms
-        elif row == POSITION and touched:
-            yield *touched, find_task_key(plan, rows, key)
-            touched = None
 
 
 def _row_line(row: UserRow) -> str:

@@ -60,11 +60,6 @@ class PublishedRuleSource:
             found, self._found = self._found, None
         return found
 
-    def look(self) -> None:
-        with self._lock:
-            self._write_quarantines()
-            self._look()
-
     def quarantine(self, failure: RuleFailure) -> None:
         self._failures.append(failure)
 
@@ -83,26 +78,28 @@ class PublishedRuleSource:
             self._failures.popleft()
             self._told_unwritten = False
 
-    def _look(self) -> None:
-        if self._end is None and self._at.topic not in self._log.topics([self._at.topic]):
-            return
-        end = self._log.bounds([self._at])[self._at].end
-        if end == self._end:
-            return
-        changes = read_changes(self._log, self._settings.service)
-        self._end = end
-        if len(changes) <= self._known:
-            return
-        self._known = len(changes)
-        try:
-            settings = with_book(self._settings, folded(changes, self._settings))
-            plans = [*rule_plans(settings, self._partitions), *self._tasks]
-            ensure(self._log, settings)
-            self._found, self.refused = plans, None
-        except Refused as error:
-            self.refused = self._known, error
-            text = f"change {self._known} of the rules is not taken, those before it go on: {error}"
-            self._tell(LogEvent(text, "rules-refused", "error", change=self._known, code=error.code))
+    def look(self) -> None:
+        with self._lock:
+            self._write_quarantines()
+            if self._end is None and self._at.topic not in self._log.topics([self._at.topic]):
+                return
+            end = self._log.bounds([self._at])[self._at].end
+            if end == self._end:
+                return
+            changes = read_changes(self._log, self._settings.service)
+            self._end = end
+            if len(changes) <= self._known:
+                return
+            self._known = len(changes)
+            try:
+                settings = with_book(self._settings, folded(changes, self._settings))
+                plans = [*rule_plans(settings, self._partitions), *self._tasks]
+                ensure(self._log, settings)
+                self._found, self.refused = plans, None
+            except Refused as error:
+                self.refused = self._known, error
+                text = f"change {self._known} of the rules is not taken, those before it go on: {error}"
+                self._tell(LogEvent(text, "rules-refused", "error", change=self._known, code=error.code))
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -51,17 +51,6 @@ class LookbackResult:
     is_cut: bool  # the log has let go of what was before
 
 
-@dataclass(frozen=True)
-class LookbackRequest:
-    """Whose events, for which rule, up to where: `matched` are events of the alert, `logged_ms` its time in the log."""
-
-    rule: Rule
-    key: Sequence[Scalar]
-    matched: Sequence[StreamEvent]
-    logged_ms: int
-    since_ms: int  # event time from which on the rule needs all
-
-
 @dataclass
 class _Place:
     """A partition of a stream, read from `low` on."""
@@ -78,10 +67,14 @@ class _Place:
         return self.low <= self.begin
 
 
-def look_back(events: Events, wanted: LookbackRequest) -> Iterator[LookbackResult]:
-    """Look after look, each with all that those before it found."""
+def look_back(
+    events: Events, rule: Rule, key: Sequence[Scalar], matched: Sequence[StreamEvent], logged_ms: int, since_ms: int
+) -> Iterator[LookbackResult]:
+    """Look after look, each with all that those before it found. `matched` are events of the alert, `logged_ms` is its
+    time in the log, `since_ms` the event time from which on the rule needs all.
+    """
     streams, rows, records = events.settings.streams, list[KeyRecord](), 0
-    places, deadline = _places(events, wanted), time.monotonic() + LOOK_S
+    places, deadline = _places(events, rule, key, matched, logged_ms), time.monotonic() + LOOK_S
     while True:
         further = {at: place for at, place in places.items() if not place.is_whole}
         # Until the rule has what it usually reads, only where something of that is missing.
@@ -96,7 +89,7 @@ def look_back(events: Events, wanted: LookbackRequest) -> Iterator[LookbackResul
                 sampled.add(at)
                 times = [each.time for each in events.read(batch, range(min(len(batch), SAMPLED)))]
                 due[at].oldest_ms = max((each for each in times if each is not None), default=None)
-            for row in rows_for(batch, wanted.rule, wanted.key, name, streams):
+            for row in rows_for(batch, rule, key, name, streams):
                 if (value := batch.value(row)) is not None:
                     place = name, batch.partition, int(batch.offsets[row])
                     rows.append(KeyRecord(place, int(batch.times[row]), value))
@@ -106,7 +99,7 @@ def look_back(events: Events, wanted: LookbackRequest) -> Iterator[LookbackResul
             looked.size *= 4
             # Whether all records before its first are older than what is needed: none of them was late to those here.
             slack_ms = streams[looked.stream].slack_ms
-            is_old = looked.oldest_ms is not None and looked.oldest_ms + slack_ms < wanted.since_ms
+            is_old = looked.oldest_ms is not None and looked.oldest_ms + slack_ms < since_ms
             looked.is_deep = looked.is_whole or is_old
         known = [each.oldest_ms for each in places.values() if not each.is_whole and each.oldest_ms is not None]
         is_whole = all(each.is_whole for each in places.values())
@@ -122,22 +115,24 @@ def look_back(events: Events, wanted: LookbackRequest) -> Iterator[LookbackResul
             return
 
 
-def _places(events: Events, wanted: LookbackRequest) -> dict[TopicPartition, _Place]:
+def _places(
+    events: Events, rule: Rule, key: Sequence[Scalar], matched: Sequence[StreamEvent], logged_ms: int
+) -> dict[TopicPartition, _Place]:
     """Where the key's records can be, and up to where they are looked for."""
     streams = events.settings.streams
     found: dict[TopicPartition, _Place] = {}
-    for name in streams_of(wanted.rule, streams):
+    for name in streams_of(rule, streams):
         bounds = events.places_of(streams[name].topic)
-        home = home_text(wanted.rule, wanted.key, name, streams)
+        home = home_text(rule, key, name, streams)
         for at, (begin, end) in bounds.items():
             if home is not None and at.partition != partition_of(home, len(bounds)):
                 continue
-            known = [each.offset for each in wanted.matched if (each.stream, each.partition) == (name, at.partition)]
+            known = [each.offset for each in matched if (each.stream, each.partition) == (name, at.partition)]
             if known:
                 stop = min(end, max(known) + AFTER_RECORDS)
                 found[at] = _Place(name, begin, stop, stop - min(known) + FIRST_RECORDS)
             else:
-                found[at] = _Place(name, begin, min(end, events.log.offset_at(at, wanted.logged_ms + AFTER_MS)))
+                found[at] = _Place(name, begin, min(end, events.log.offset_at(at, logged_ms + AFTER_MS)))
     return found
 
 

@@ -26,7 +26,7 @@ from samovar.service.config.models import ServiceFile
 from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext
 from samovar.service.query.events import Place, StreamEvent
-from samovar.service.query.lookback import KeyRecord, LookbackRequest, look_back, places_aside
+from samovar.service.query.lookback import KeyRecord, look_back, places_aside
 from samovar.service.query.rule_cache import start_of_version
 from samovar.service.topology.stages import stage_of
 
@@ -113,10 +113,9 @@ def why_alert(
     match = alert.match
     start_ms, end_ms, at_ms = int(match["start"]), int(match["end"]), int(match["at"])
     key = list(match["key"].values())
-    wanted = LookbackRequest(rule, key, matched, alert.logged, start_ms - reach_ms(rule))
     replay = _RuleReplay(context, compile_rules([rule]), at_ms + 1)  # a timer fires behind its deadline
     # Further back until the alert is found and nothing that the rule reads is missing, or there is no more.
-    for look in look_back(context.events, wanted):
+    for look in look_back(context.events, rule, key, matched, alert.logged, start_ms - reach_ms(rule)):
         run = replay.run(_taken(context, rule, look.rows)) if look.is_deep or look.is_whole else None
         if run is not None and alert.id in run.ids:
             break

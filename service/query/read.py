@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from samovar.changelog.formats.dead_letters import PREFIX
-from samovar.changelog.log import Bounds, Headers, Log, Records, TopicPartition
+from samovar.changelog.log import Bounds, Headers, Log, Records, Topic, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.engine.decode import RefusedError, time_of
@@ -92,11 +92,16 @@ def topic_of(log: Log, settings: ServiceFile, name: str) -> str:
     raise Refused("unknown-topic", f"there is no topic `{name}`", hint)
 
 
-def partitions_of(log: Log, topic: str, options: ReadOptions) -> dict[TopicPartition, Bounds]:
-    found = log.topics([topic]).get(topic)
+def existing_topic(log: Log, name: str) -> Topic:
+    found = log.topics([name]).get(name)
     if found is None:
         hint = "`samovar run` and `samovar produce` make it"
-        raise Refused("topic-missing", f"the topic {topic} does not exist yet", hint)
+        raise Refused("topic-missing", f"the topic {name} does not exist yet", hint)
+    return found
+
+
+def partitions_of(log: Log, topic: str, options: ReadOptions) -> dict[TopicPartition, Bounds]:
+    found = existing_topic(log, topic)
     wanted = range(found.partitions) if options.partition is None else [options.partition]
     if options.partition is not None and options.partition >= found.partitions:
         hint = f"choose one from 0 to {found.partitions - 1}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -32,28 +32,19 @@ CLOSE_S = 5.0
 
 
 @dataclass
-class _Held:
-    """Of one partition: all records from `first` up to `next`."""
-
-    first: int
-    next: int
-    pieces: deque[tuple[int, Records]] = field(default_factory=deque)  # with the offset that each begins at
-
-
-@dataclass(frozen=True)
 class RecentRecords:
-    """What was there of a partition when somebody asked: every record from `first` up to `next`."""
+    """Of one partition: every record from `first` up to `next`."""
 
     first: int = 0
     next: int = 0
-    pieces: Sequence[Records] = ()
+    pieces: deque[tuple[int, Records]] = field(default_factory=deque)  # with the offset that each begins at
 
     def has(self, start: int, stop: int) -> bool:
         return self.first <= start and stop <= self.next
 
     def between(self, start: int, stop: int) -> Iterator[Records]:
         """Those of these offsets."""
-        for records in self.pieces:
+        for _, records in self.pieces:
             first, after = np.searchsorted(records.offsets, (start, stop)).tolist()
             if first < after:
                 yield RecordSlice(records, first, after, min(records.next, stop))
@@ -67,7 +58,7 @@ class TailingReader:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._held: dict[TopicPartition, _Held] = {}
+        self._held: dict[TopicPartition, RecentRecords] = {}
         self._bytes = 0
         self._asked_s = 0.0
         self._rests_until_s = 0.0
@@ -91,10 +82,10 @@ class TailingReader:
             return sum(at.topic == topic for at in self._held)
 
     def kept(self, at: TopicPartition) -> RecentRecords:
+        """What is there of a partition now; it does not change any more."""
         with self._lock:
-            if (held := self._held.get(at)) is None:
-                return RecentRecords()
-            return RecentRecords(held.first, held.next, [records for _, records in held.pieces])
+            held = self._held.get(at, RecentRecords())
+            return RecentRecords(held.first, held.next, held.pieces.copy())
 
     def _run(self) -> None:
         try:
@@ -114,7 +105,7 @@ class TailingReader:
             self._rests_until_s = time.monotonic() + REST_S
             return
         with self._lock:
-            self._held = {at: _Held(start, start) for at, start in starts.items()}
+            self._held = {at: RecentRecords(start, start) for at, start in starts.items()}
         with closing(self._log.tail(starts)) as reader:
             since_s, taken = time.monotonic() + RATE_OVER_S, 0  # what is from before does not count
             while not self._ending.wait(POLL_S) and time.monotonic() - self._asked_s < IDLE_S:

@@ -17,12 +17,11 @@ from typing import Any
 
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.formats.redrives import ATTEMPT, LetterPlace, marked
-from samovar.changelog.log import Log, Topic
-from samovar.common.errors import Refused
+from samovar.changelog.log import Log
 from samovar.common.texts import counted
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, shown
+from samovar.service.query.read import ReadOptions, TopicRecord, bounded, existing_topic, field, shown
 
 SHOWN_BYTES = 400  # of a message, for people
 HIDDEN = b"(hidden: it may hold values that are marked pii; --pii shows them)"
@@ -81,18 +80,9 @@ class LetterFilter:
         return (not self.reasons or letter.reason in self.reasons) and (not self.places or letter.place in self.places)
 
 
-def topic_of_letters(settings: ServiceFile, log: Log) -> Topic:
-    name = settings.dead_letters.topic
-    found = log.topics([name]).get(name)
-    if found is None:
-        hint = "`samovar run` and `samovar produce` make it"
-        raise Refused("topic-missing", f"the topic {name} does not exist yet", hint)
-    return found
-
-
 def letters_of(settings: ServiceFile, log: Log, wanted: LetterFilter) -> Iterator[DeadLetter]:
     """The letters that are asked for, in order of their times."""
-    topic = topic_of_letters(settings, log)
+    topic = existing_topic(log, settings.dead_letters.topic)
     done = marked(log, settings.service, topic)
     streams = {stream.topic: name for name, stream in settings.streams.items()}
     for record in bounded(log, topic.name, ReadOptions(start=wanted.start)):

@@ -23,7 +23,8 @@ from samovar.common.suggest import did_you_mean
 from samovar.common.texts import counted
 from samovar.native.kernel import joined
 from samovar.service.config.models import ServiceFile
-from samovar.service.recovery.dead_letters import DeadLetter, LetterFilter, letters_of, topic_of_letters
+from samovar.service.query.read import existing_topic
+from samovar.service.recovery.dead_letters import DeadLetter, LetterFilter, letters_of
 from samovar.service.topology.plans import input_of
 from samovar.service.topology.topics import TopicRole, counted_topics, ensure_topic, partitions_of, redrive_group
 from samovar.tasks.input.placement import MISPLACED, MOVED
@@ -116,7 +117,7 @@ def target_of(
 def alone(settings: ServiceFile, log: Log) -> Iterator[Member]:
     """The only one who redrives letters of this service, from now on."""
     ensure_topic(settings, log, TopicRole.REDRIVEN)  # the marks
-    topic = topic_of_letters(settings, log).name
+    topic = existing_topic(log, settings.dead_letters.topic).name
     group = redrive_group(settings.service)
     owned: set[TopicPartition] = set()
     went = owned.difference_update
@@ -142,7 +143,7 @@ def redrive(
     on_progress: Callable[[int], None],
 ) -> int:
     """Put letters back; how many. The plan must have been made since `member` is the only one."""
-    letters = topic_of_letters(settings, log)
+    letters = existing_topic(log, settings.dead_letters.topic)
     topics = log.topics(counted_topics(settings))
     done = 0
     for part in parts_of(letters_of(settings, log, LetterFilter(places=plan.places))):

@@ -287,10 +287,10 @@ def stages_of(settings: ServiceFile, log: Log) -> list[StagePlan]:
 def tasks_of(settings: ServiceFile, log: Log, told: Mapping[int, ContainerStatus], now_ms: int) -> list[TaskStatus]:
     """All tasks: by what their containers told, and without one by their last commits."""
     reports: dict[tuple[str, int], tuple[int, TaskReport]] = {}
-    for slot, container in told.items():
+    for own, container in told.items():
         for task in () if container.presence is None else container.presence.tasks:
             known = replace(task, life="silent") if container.state == "silent" else task
-            reports[task.stage, task.partition] = slot, known
+            reports[task.stage, task.partition] = own, known
     stages = stages_of(settings, log)
     lags = lags_of(settings, log, stages, now_ms)
     found = []

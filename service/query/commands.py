@@ -48,7 +48,8 @@ from samovar.service.topology.stores import (
 )
 from samovar.state.memory import MemoryStore
 from samovar.state.prefixed import after
-from samovar.state.store import PrefixScanStore, Readable
+from samovar.state.secondary import SecondaryStore
+from samovar.state.store import Readable
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.stream_task import name_of
 from samovar.tasks.user.inspect import rows_of_stores, timers_of
@@ -105,7 +106,7 @@ def get(site: StateLocation, text: str, rule: str | None, stage: str | None = No
 
 
 def states_of_key(
-    events: Events, here: StateLocation, partition: int, store: PrefixScanStore, text: str, rule: str | None
+    events: Events, here: StateLocation, partition: int, store: SecondaryStore, text: str, rule: str | None
 ) -> Iterator[tuple[Position | None, KeyState | TaskKeyState]]:
     """What a store holds of the keys that a text may mean, with the position that it stands at."""
     position = position_of(store)
@@ -220,7 +221,7 @@ def history(
         changelog, before = here.changelog(partition), len(data)
         changes = []
         for key in resolve_key(here.plan, text, rule):
-            is_own = methodcaller("startswith", key_prefix(key))
+            is_own: Callable[[bytes], bool] = methodcaller("startswith", key_prefix(key))
             changes.append(_changes(here, changelog, is_own, partial(find_key, key=key, rule=rule)))
         if here.plan.task is not None and rule is None:
             is_own = frozenset(task_rows_of(here.plan, text)).__contains__

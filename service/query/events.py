@@ -179,9 +179,10 @@ class Events:
 
     def read(self, records: Records, rows: Iterable[int]) -> Iterator[StreamEvent]:
         name = next(name for name, stream in self.settings.streams.items() if stream.topic == records.topic)
+        offsets, times = records.offsets, records.times
         for row in rows:
-            place = name, records.partition, int(records.offsets[row])
-            yield self.event(place, int(records.times[row]), records.key(row), records.value(row))
+            place = name, records.partition, int(offsets[row])
+            yield self.event(place, int(times[row]), records.key(row), records.value(row))
 
     def event(self, place: Place, logged: int, key: bytes | None, value: bytes | None) -> StreamEvent:
         """A record of a stream, decoded. Its place is told by the stream's name, not its topic's."""

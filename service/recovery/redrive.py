@@ -107,8 +107,8 @@ def target_of(
         messages, batch = joined([letter.record.value or b""]), decoder.batch()
         decoder.decode(batch, messages)
         texts = key_texts(batch, 0, messages)
-        is_keyed = texts and texts[0] is not None
-        return topic, partition_of(texts[0], partitions_of(settings, topics)) if is_keyed else None
+        text = texts[0] if texts else None
+        return topic, None if text is None else partition_of(text, partitions_of(settings, topics))
     is_there = origin is not None and origin.topic == topic and origin.partition < topics[topic].partitions
     return topic, origin.partition if origin is not None and is_there else None
 

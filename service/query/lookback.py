@@ -35,7 +35,7 @@ class KeyRecord:
     """A record that may be of the key. Its place is a stream, a partition and an offset."""
 
     place: Place
-    logged_ms: int
+    logged: int
     value: bytes
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -25,13 +26,15 @@ from samovar.service.alerts.index import Alert
 from samovar.service.config.models import ServiceFile
 from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext
-from samovar.service.query.events import Place, StreamEvent
+from samovar.service.query.events import StreamEvent
 from samovar.service.query.lookback import KeyRecord, look_back, places_aside
 from samovar.service.query.rule_cache import start_of_version
+from samovar.service.topology.encoding import decoding_of
 from samovar.service.topology.stages import stage_of
 
 AROUND_MS = 60_000  # before an alert's first event, told event by event; or as long as the alert itself is
 _ORDER = ("offset", "partition", "stream")  # after time, the last first
+_Taken = TypeVar("_Taken", StreamEvent, KeyRecord)
 Decoders: TypeAlias = Callable[[str, tuple[str, ...]], Any]  # of a stream and fields
 
 
@@ -55,17 +58,13 @@ def story_of(
 
 def decoders_of(settings: ServiceFile) -> Decoders:
     """What decodes a stream's values, made once a stream and set of fields."""
-    from samovar.service.topology.encoding import decoding_of  # noqa: PLC0415 - loads Avro where it is needed
 
-    made: dict[tuple[str, tuple[str, ...]], Any] = {}
+    @cache
+    def decoder(stream: str, fields: tuple[str, ...]) -> Any:
+        own = settings.streams[stream]
+        return decoding_of(own)(fields, own.time, own.type, stream)
 
-    def get(stream: str, fields: tuple[str, ...]) -> Any:
-        if (stream, fields) not in made:
-            own = settings.streams[stream]
-            made[stream, fields] = decoding_of(own)(fields, own.time, own.type, stream)
-        return made[stream, fields]
-
-    return get
+    return decoder
 
 
 def limits_of(settings: ServiceFile) -> dict[str, Any]:
@@ -79,18 +78,13 @@ def in_order(settings: ServiceFile, events: Iterable[StreamEvent]) -> list[Strea
     return sorted(events, key=lambda each: (each.time or 0, streams[each.stream], each.partition, each.offset))
 
 
-def events_taken(context: QueryContext, rule: Rule, events: Sequence[StreamEvent]) -> list[StreamEvent]:
+def events_taken(context: QueryContext, rule: Rule, events: Sequence[_Taken]) -> list[_Taken]:
     """Without those that came too late for the rule, or are dead letters."""
-    aside = _aside(context, rule, [each.logged for each in events])
-    return [each for each in events if each.place not in aside]
-
-
-def _aside(context: QueryContext, rule: Rule, logged: Sequence[int]) -> set[Place]:
-    """The places of records that a rule never saw, among those of these times in the log."""
-    if not logged:
-        return set()
+    if not events:
+        return []
     stage = stage_of(rule, context.settings.streams, context.rule_cache.site().partitions)
-    return places_aside(context.events, stage, min(logged))
+    aside = places_aside(context.events, stage, min(each.logged for each in events))
+    return [each for each in events if each.place not in aside]
 
 
 def span_text(rule: Rule) -> str:
@@ -116,21 +110,23 @@ def why_alert(
     replay = _RuleReplay(context, compile_rules([rule]), at_ms + 1)  # a timer fires behind its deadline
     # Further back until the alert is found and nothing that the rule reads is missing, or there is no more.
     for look in look_back(context.events, rule, key, matched, alert.logged, start_ms - reach_ms(rule)):
-        run = replay.run(_taken(context, rule, look.rows)) if look.is_deep or look.is_whole else None
+        run = replay.run(events_taken(context, rule, look.rows)) if look.is_deep or look.is_whole else None
         if run is not None and alert.id in run.ids:
             break
-    run = run or replay.run(_taken(context, rule, look.rows))
+    run = run or replay.run(events_taken(context, rule, look.rows))
     if alert.id not in run.ids:
         begun_ms = start_of_version(context.rule_cache.site(), rule, match)
         if begun_ms is not None:
             times = zip(run.rows, run.times.tolist(), strict=True)
             cut = replay.run([row for row, time in times if time >= begun_ms])
             run = cut if alert.id in cut.ids else run
-    story = replay.story(run, key, start_ms - max(end_ms - start_ms, AROUND_MS))
-    rows, events = run.rows, context.events
-    told = story_data(
-        masks, story, lambda number: events.event(rows[number].place, rows[number].logged_ms, None, rows[number].value)
-    )
+    told_from_ms = start_ms - max(end_ms - start_ms, AROUND_MS)
+
+    def event_at(number: int) -> StreamEvent:
+        row = run.rows[number]
+        return context.events.event(row.place, row.logged, None, row.value)
+
+    told = story_data(masks, replay.story(run, key, told_from_ms), event_at)
     if alert.id in run.ids:
         return told | {"id": masks.alert_id(alert.id, rule)}
     # It was raised all the same: what was missing, as far as it is known.
@@ -144,12 +140,6 @@ def why_alert(
         reason = "The rule's state came from before a change of rules or lists."
     first = "This alert cannot be shown event by event: a run over the key's events does not find it again."
     return told | {"conclusion": [first, reason], "id": None}
-
-
-def _taken(context: QueryContext, rule: Rule, rows: Sequence[KeyRecord]) -> list[KeyRecord]:
-    """Without those that the rule never saw."""
-    aside = _aside(context, rule, [row.logged_ms for row in rows])
-    return [row for row in rows if row.place not in aside]
 
 
 @dataclass

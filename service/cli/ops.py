@@ -20,8 +20,16 @@ from samovar.service.cli.state import at_site
 from samovar.service.config.loading import load_service
 from samovar.service.ops.doctor import document, examine, finding_lines, worst
 from samovar.service.ops.status import status_lines, status_of
-from samovar.service.recovery.dead_letters import LetterFilter, Summary, hidden, letter_lines, letters_of
-from samovar.service.recovery.redrive import alone, plan_redrive, redrive
+from samovar.service.recovery.dead_letters import (
+    LetterFilter,
+    Summary,
+    alone,
+    hidden,
+    letter_lines,
+    letters_of,
+    plan_redrive,
+    redrive,
+)
 from samovar.service.recovery.rewind import done_line, plan_lines, plan_rewind, rewind_all
 from samovar.service.topology.logs import opened
 

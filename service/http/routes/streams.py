@@ -20,8 +20,7 @@ from samovar.service.http.schemas.alerts import EventsWritten, answers_with
 from samovar.service.http.schemas.state import AuditTrail, EventsShown, LatePage, LettersPage, Redriven, StreamsShown
 from samovar.service.http.state import AppState
 from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, readable_by
-from samovar.service.recovery.dead_letters import LetterFilter, Summary, letters_of
-from samovar.service.recovery.redrive import alone, plan_redrive, redrive
+from samovar.service.recovery.dead_letters import LetterFilter, Summary, alone, letters_of, plan_redrive, redrive
 
 router = APIRouter(tags=["streams"])
 

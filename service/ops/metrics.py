@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from samovar.changelog.formats.heartbeat import TaskReport
+from samovar.tasks.model.results import Counts
 from samovar.tasks.runtime.commit_times import CommitTimes
 from samovar.tasks.runtime.heartbeat import HeartbeatReporter
 
@@ -46,28 +47,13 @@ def gauge(text: str, *labels: str) -> Spec:
     return Spec(Kind.GAUGE, labels, text)
 
 
+FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
 TASK = ("stage", "partition")
 INPUT = ("stage", "stream", "partition")
 
 # What a task counts (samovar.tasks.model.results.Counts), and the metric that shows it.
-COUNTS = {
-    "events": "events",
-    "dead": "dead",
-    "misplaced": "misplaced",
-    "late": "late",
-    "matches": "alerts",
-    "commits": "task_commits",
-    "rows": "changed_rows",
-    "dropped": "dropped",
-    "emitted": "emitted",
-    "failed": "failed",
-    "forwarded": "forwarded",
-    "unkeyed": "unkeyed",
-    "missed": "missed",
-    "skipped": "skipped_alerts",
-    "muted": "muted",
-    "throttled": "throttled",
-}
+RENAMED = {"matches": "alerts", "commits": "task_commits", "rows": "changed_rows", "skipped": "skipped_alerts"}
+COUNTS = {each.name: RENAMED.get(each.name, each.name) for each in fields(Counts)}
 
 METRICS = {
     "container": gauge("Always 1; tells who this is.", "service", "slot", "host", "version"),
@@ -136,9 +122,6 @@ HTTP_METRICS = {
     "sink_failed": counter("Attempts to deliver that failed; they are made again.", "sink"),
     "sink_waiting": gauge("Alerts that wait for a sink.", "sink"),
 }
-
-
-FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
 
 
 class ContainerMetrics(Collector):

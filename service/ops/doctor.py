@@ -256,25 +256,7 @@ def clocks(settings: ServiceFile, seen: dict[int, HeartbeatRecord], now_ms: int)
         yield fine("clock", within if seen else "no container told a time yet to compare with")
 
 
-def document(findings: Sequence[Diagnosis]) -> dict[str, Any]:
-    counts = Counter(each.state for each in findings)
-    return {
-        "ok": not counts[FAIL],
-        "findings": [asdict(each) for each in findings],
-        "counts": {state: counts[state] for state in (OK, WARN, FAIL)},
-    }
-
-
-def worst(findings: Sequence[Diagnosis], *, strict: bool) -> bool:
-    """Whether something is wrong; a warning counts if `strict`."""
-    return any(each.state == FAIL or (strict and each.state == WARN) for each in findings)
-
-
-def finding_lines(finding: Diagnosis) -> list[str]:
-    """A finding for people."""
-    first, *others = finding.what.splitlines() or [""]
-    lines = [f"{finding.state:<4}  {finding.about:<{ABOUT}}  {first}", *(INDENT + each for each in others)]
-    return lines + ([f"{INDENT}fix: {finding.fix}"] if finding.fix else [])
+# ---------------------------------------------------------------- this machine
 
 
 def versions() -> Iterator[Diagnosis]:
@@ -462,3 +444,27 @@ def locks(settings: ServiceFile, has_members: bool) -> Iterator[Diagnosis]:
     yield from [Diagnosis("locks", WARN, what, fix) for what, fix in wrong.items()]
     if not wrong:
         yield fine("locks", "none held by strangers, nothing left halfway")
+
+
+# ---------------------------------------------------------------- showing it
+
+
+def document(findings: Sequence[Diagnosis]) -> dict[str, Any]:
+    counts = Counter(each.state for each in findings)
+    return {
+        "ok": not counts[FAIL],
+        "findings": [asdict(each) for each in findings],
+        "counts": {state: counts[state] for state in (OK, WARN, FAIL)},
+    }
+
+
+def worst(findings: Sequence[Diagnosis], *, strict: bool) -> bool:
+    """Whether something is wrong; a warning counts if `strict`."""
+    return any(each.state == FAIL or (strict and each.state == WARN) for each in findings)
+
+
+def finding_lines(finding: Diagnosis) -> list[str]:
+    """A finding for people."""
+    first, *others = finding.what.splitlines() or [""]
+    lines = [f"{finding.state:<4}  {finding.about:<{ABOUT}}  {first}", *(INDENT + each for each in others)]
+    return lines + ([f"{INDENT}fix: {finding.fix}"] if finding.fix else [])

@@ -27,8 +27,9 @@ from benchmarks.stream import Purchases, distinct, purchases
 from benchmarks.throughput import Given, measured
 from samovar.changelog.log import Append
 from samovar.service.config.loading import load_service
-from samovar.service.runtime.running import config_of, plan_of
+from samovar.service.runtime.running import config_of
 from samovar.service.topology.logs import opened
+from samovar.service.topology.plans import plan_of
 from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.runtime.stream_task import StreamTask
 

@@ -18,14 +18,19 @@ from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json
 from samovar.service.cli.state import at_site
 from samovar.service.config.loading import load_service
-from samovar.service.ops.doctor import document, examine, worst
-from samovar.service.ops.findings import finding_lines
-from samovar.service.ops.status import status_of
-from samovar.service.ops.status_text import status_lines
-from samovar.service.recovery.dead_letters import LetterFilter, Summary, hidden, letter_lines, letters_of
-from samovar.service.recovery.redrive import alone, plan_redrive, redrive
-from samovar.service.recovery.rewind import done_line, rewind_all
-from samovar.service.recovery.rewind_plan import plan_lines, plan_rewind
+from samovar.service.ops.doctor import document, examine, finding_lines, worst
+from samovar.service.ops.status import status_lines, status_of
+from samovar.service.recovery.dead_letters import (
+    LetterFilter,
+    Summary,
+    alone,
+    hidden,
+    letter_lines,
+    letters_of,
+    plan_redrive,
+    redrive,
+)
+from samovar.service.recovery.rewind import done_line, plan_lines, plan_rewind, rewind_all
 from samovar.service.topology.logs import opened
 
 STATUS_HELP = """Show who runs what: containers, tasks, lag, event time and what holds it, and how far restores are.
@@ -137,7 +142,7 @@ def dlq_show(
     pii: Annotated[bool, typer.Option("--pii", help="Also letters of streams with fields marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
-    summary, shown = Summary.empty(), []
+    summary, shown = Summary(), []
     with told():
         settings = load_service(config)
         with opened(settings) as log:

@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from samovar.common.arenas import few_arenas
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.auth.audit import record
 from samovar.service.auth.tokens import add_token, load_tokens, remove_token, role_of
 from samovar.service.cli.refusals import told
 from samovar.service.cli.service import Config, Json, SetFlags
 from samovar.service.config.loading import load_service
 from samovar.service.http.app import serve as run
-from samovar.service.query.read import instant_text
 from samovar.service.runtime.processes import ENDS_WITH_PARENT, end_with_parent
 from samovar.service.topology.logs import opened
 
@@ -102,7 +102,7 @@ def tokens_list(config: Config, *, json: Json = False) -> None:
         print(jsonlib.dumps([token.data() for token in found]))
         return
     for token in found:
-        print(f"{token.name}  {token.role.word}  made {instant_text(token.at)} by {token.by}")
+        print(f"{token.name}  {token.role.word}  made {iso_time(token.at)} by {token.by}")
     if not found and known.was_made:
         print("no tokens are left: nobody may use the HTTP API, until `samovar tokens add` makes one")
     elif not found:

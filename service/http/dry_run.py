@@ -86,7 +86,8 @@ def _ranges(
     app_state: AppState, rule: Rule, since_ms: int, most: int, taken: EventsRead
 ) -> dict[str, dict[TopicPartition, tuple[int, int]]]:
     """By stream, which records to read: since a log time, and of each partition an equal share of the newest."""
-    wanted = {stream: app_state.events.places(stream) for stream in streams_of(rule, app_state.settings.streams)}
+    streams = app_state.settings.streams
+    wanted = {name: app_state.events.places_of(streams[name].topic) for name in streams_of(rule, streams)}
     share = max(most // max(sum(map(len, wanted.values())), 1), 1)
     found: dict[str, dict[TopicPartition, tuple[int, int]]] = {}
     for stream, places in wanted.items():
@@ -121,7 +122,7 @@ def _shown(
     for step, numbers in match["steps"].items():
         for number in numbers[:100]:
             stream, partition, offset = taken.places[number]
-            event = app_state.events.readable(stream, taken.raw[number])
+            event = app_state.events.event((stream, 0, 0), 0, None, taken.raw[number])
             where = {"stream": stream, "partition": partition, "offset": offset, "step": step}
             timeline.append(where | event.data() | {"step": step, "event": masks.event(stream, event.event)} | where)
     timeline.sort(key=lambda each: (each["time"] or 0, each["stream"], each["partition"], each["offset"]))

@@ -1,6 +1,6 @@
 """Metrics of the HTTP process, in Prometheus' form: what all containers tell of themselves, and what this process does.
 
-The families are those of a container's own metrics (metrics_list.py), with the container's slot before their labels:
+The families are those of a container's own metrics (ops/metrics.py), with the container's slot before their labels:
 scrape either the containers or this. How long commits take is only in the containers' own.
 """
 
@@ -18,8 +18,7 @@ from prometheus_client.registry import Collector
 
 from samovar.changelog.formats.heartbeat import MemberMetadata
 from samovar.common.errors import Refused
-from samovar.service.ops.metrics import LIVES, PREFIX, fill_task
-from samovar.service.ops.metrics_list import COUNTS, HTTP_METRICS, METRICS, Kind
+from samovar.service.ops.metrics import COUNTS, HTTP_METRICS, LIVES, METRICS, PREFIX, Kind, fill_task
 
 if TYPE_CHECKING:
     from samovar.service.http.state import AppState

@@ -2,30 +2,126 @@
 
 Nothing is counted for them on the way of a batch: what is served is the last look that the container took of itself
 (tasks/runtime/metrics.py), at most a second old, with lags by the thread that asks the log for ends
-(tasks/runtime/heartbeat.py).
+(tasks/runtime/heartbeat.py). `METRICS` and `HTTP_METRICS` are the source of truth for which there are; docs/metrics.md
+must list the same.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from samovar.changelog.formats.heartbeat import MemberMetadata, TaskReport
-from samovar.service.ops.metrics_list import COUNTS, METRICS, Kind
+from samovar.changelog.formats.heartbeat import TaskReport
+from samovar.tasks.model.results import Counts
 from samovar.tasks.runtime.commit_times import CommitTimes
 from samovar.tasks.runtime.heartbeat import HeartbeatReporter
-from samovar.tasks.runtime.metrics import MetricsSnapshot
 
 PREFIX = "samovar_"
 LIVES = ("created", "restoring", "running")
 
-Labels = Iterable[str]
+
+class Kind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True)
+class Spec:
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+def counter(text: str, *labels: str) -> Spec:
+    return Spec(Kind.COUNTER, labels, text)
+
+
+def gauge(text: str, *labels: str) -> Spec:
+    return Spec(Kind.GAUGE, labels, text)
+
+
+FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
+TASK = ("stage", "partition")
+INPUT = ("stage", "stream", "partition")
+
+# What a task counts (samovar.tasks.model.results.Counts), and the metric that shows it.
+RENAMED = {"matches": "alerts", "commits": "task_commits", "rows": "changed_rows", "skipped": "skipped_alerts"}
+COUNTS = {each.name: RENAMED.get(each.name, each.name) for each in fields(Counts)}
+
+METRICS = {
+    "container": gauge("Always 1; tells who this is.", "service", "slot", "host", "version"),
+    "started_timestamp_seconds": gauge("When the container started."),
+    "metrics_snapshot_timestamp_seconds": gauge("When these numbers were taken; an old one means that the loop hangs."),
+    "heartbeat_ok": gauge(
+        "1 where the container could last tell of itself to the log, 0 where the log did not answer."
+    ),
+    "tasks": gauge("Tasks by where they are in their life.", "life"),
+    "lag_events": gauge("Offsets of the input between what is processed and its end.", *INPUT),
+    "lag_seconds": gauge("How long ago the first record that is not processed yet was appended.", *INPUT),
+    "watermark_timestamp_seconds": gauge("Event time of the task.", *TASK),
+    "watermark_age_seconds": gauge("How far event time is behind the wall clock.", *TASK),
+    "watermark_blocked_by": gauge(
+        "1 for the stream and partition that event time waits for.", *TASK, "stream", "source"
+    ),
+    "waiting_events": gauge("Events that were taken and wait for event time.", *TASK),
+    "events": counter("Records taken from the inputs, by committed work."),
+    "alerts": counter("Matches found, by committed work."),
+    "late": counter("Events put aside because they came behind event time."),
+    "dead": counter("Records put aside because they are not events of their stream."),
+    "misplaced": counter("Of these, records that are not in the partition of their key."),
+    "dropped": counter("What max_partials, max_events and max_matches let go of."),
+    "emitted": counter("Records written by tasks of the user's."),
+    "failed": counter("Calls of a user's task that raised; the record is a dead letter."),
+    "forwarded": counter("Events forwarded to stages that are keyed otherwise."),
+    "unkeyed": counter("Events that were not forwarded: what they would be keyed by is null or missing."),
+    "missed": counter("Records of a stream that were not forwarded while the stage that wants them was not there."),
+    "skipped_alerts": counter("Alerts found again after a rewind and not published twice."),
+    "muted": counter("Matches that raised no alert: of rules in shadow, and of versions that drain."),
+    "throttled": counter("Alerts that the storm guard kept back."),
+    "task_commits": counter("Commits, counted once a task that took part."),
+    "changed_rows": counter("Rows of state written to the changelog."),
+    "commit_seconds": Spec(Kind.HISTOGRAM, (), "How long a commit to the log took."),
+    "rule_matches": counter("Matches of a rule.", "rule"),
+    "rule_suppressed": counter("Matches of a rule that its `suppress` kept back.", "rule"),
+    "rule_dropped": counter("Partial matches, events or matches of a rule that a limit let go of.", "rule", "what"),
+    "rule_without_key": counter("Events that a rule could not take because a key field was null or missing.", "rule"),
+    "rule_seconds": counter("Time spent on a rule alone; what rules share is not in it.", "rule"),
+    "rule_live_partials": gauge("Partial matches of a rule in memory.", "rule"),
+    "rule_muted": counter("Matches of a rule in shadow, or that drains, which raised no alert.", "rule"),
+    "rule_throttled": counter("Alerts of a rule that the storm guard kept back.", "rule"),
+    "rule_storm": gauge("1 while the storm guard keeps alerts of a rule back.", "rule"),
+    "rule_info": gauge("Always 1; tells which rules are at work.", "rule", "version", "number", "status"),
+    "rules_change": gauge("The last change of published rules that the task took.", *TASK),
+    "rules_refused": gauge("1 while a published change cannot be taken."),
+    "unread_records": gauge("Records in partitions that an input got after the state was made.", "stream"),
+    "state_bytes": gauge("What the task's store takes: files on disk, and rows not yet written to them.", *TASK),
+    "state_memory_bytes": gauge("Memory of states that are held in memory, roughly."),
+    "restore_offsets": gauge("Changelog offsets of a restore, done and left.", *TASK, "what"),
+    "restore_offsets_per_second": gauge("How quickly a restore goes.", *TASK),
+    "restore_left_seconds": gauge("How long a restore still takes, at the rate it has.", *TASK),
+    "restored_records": counter("Changelog records read by restores."),
+}
+
+# Of the HTTP process alone.
+HTTP_METRICS = {
+    "caught_up": gauge("1 where all tasks run and no record waits for long."),
+    "http_requests": counter("Requests answered.", "method", "status"),
+    "http_listeners": gauge("Who listens to live alerts."),
+    "http_listeners_cut_off": counter("Listeners that did not keep up and were cut off; they come back."),
+    "http_index_alerts": gauge("Alerts that can be searched."),
+    "http_index_caught_up": gauge("1 where the index has reached the end that the alerts had at the start."),
+    "http_index_skipped": counter("Records of the alerts topic that are not alerts."),
+    "sink_delivered": counter("Alerts that a sink took.", "sink"),
+    "sink_failed": counter("Attempts to deliver that failed; they are made again.", "sink"),
+    "sink_waiting": gauge("Alerts that wait for a sink.", "sink"),
+}
 
 
 class ContainerMetrics(Collector):
@@ -38,11 +134,11 @@ class ContainerMetrics(Collector):
         presence, look = self._reporter.latest, self._reporter.look
         if presence is None or look is None:
             return
-        families = {name: _family(name) for name in METRICS}
-        self._fill(families, presence, look)
-        yield from families.values()
+        families: dict[str, Any] = {
+            name: FAMILIES[metric.kind](PREFIX + name, metric.help, labels=metric.labels)
+            for name, metric in METRICS.items()
+        }
 
-    def _fill(self, families: Mapping[str, Any], presence: MemberMetadata, look: MetricsSnapshot) -> None:
         def put(name: str, value: float, *labels: object) -> None:
             families[name].add_metric(list(map(str, labels)), value)
 
@@ -69,8 +165,9 @@ class ContainerMetrics(Collector):
             put("rule_throttled", rule.throttled, rule.id)
         for each in look.at_work:
             put("rule_info", 1, each.rule, each.version, each.number, each.status)
-        for name, storms in _storms(look).items():
-            put("rule_storm", storms, name)
+        storms = {each.rule for each in look.at_work if each.kept_back}
+        for name in dict.fromkeys(each.rule for each in look.at_work):
+            put("rule_storm", int(name in storms), name)
         for place, change in look.changes.items():
             put("rules_change", change, *place)
         put("rules_refused", 0 if look.rules_refused is None else 1)
@@ -79,11 +176,7 @@ class ContainerMetrics(Collector):
         put("state_memory_bytes", look.memory_bytes)
         put("restored_records", look.restored)
         families["commit_seconds"].add_metric([], self._commits.buckets(), self._commits.sum_s)
-
-
-def _storms(look: MetricsSnapshot) -> dict[str, int]:
-    found = {each.rule: 0 for each in look.at_work}
-    return found | {each.rule: 1 for each in look.at_work if each.kept_back}
+        yield from families.values()
 
 
 def fill_task(put: Any, task: TaskReport) -> None:
@@ -110,14 +203,3 @@ def fill_task(put: Any, task: TaskReport) -> None:
         put("restore_offsets_per_second", restore.per_s or 0.0, *place)
         if restore.left_s is not None:
             put("restore_left_seconds", restore.left_s, *place)
-
-
-def _family(name: str) -> Metric:
-    metric = METRICS[name]
-    families: dict[Enum, Any] = {
-        Kind.COUNTER: CounterMetricFamily,
-        Kind.GAUGE: GaugeMetricFamily,
-        Kind.HISTOGRAM: HistogramMetricFamily,
-    }
-    made: Metric = families[metric.kind](PREFIX + name, metric.help, labels=metric.labels)
-    return made

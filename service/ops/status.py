@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from samovar.changelog.cursors import PartitionCursor
@@ -29,68 +29,19 @@ from samovar.changelog.formats.heartbeat import (
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
+from samovar.common.texts import counted
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.config.models import ServiceFile
+from samovar.service.query.state.view import moment_text
 from samovar.service.topology.growth import GrownInput, grown_inputs
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import counted_topics, partitions_of
-from samovar.tasks.model.plan import PublishedRule
 
 SILENT_MS = 15_000  # a container tells of itself every two seconds
 FIRST_S = 2.0  # to find the first records that are not processed
 FIRST_RECORDS = 1_000  # of a partition, looked through at once: those of one must not hide another's behind them
 BACK_RECORDS = 64  # of a changelog; every commit ends with its position
-
-
-@dataclass(frozen=True)
-class RulesStatus:
-    """The rules of a service. `refused` is why a published change is not taken."""
-
-    rules: tuple[RuleAtWork, ...] = ()
-    refused: str | None = None
-
-    @property
-    def lines(self) -> list[str]:
-        """What is worth a word: what was published, what does not simply alert, what is throttled."""
-        found = [f"rule {_text(rule)}" for rule in self.rules if rule.number or rule.status != "live" or rule.kept_back]
-        return found + ([] if self.refused is None else [f"not taken: {self.refused}"])
-
-
-def _text(rule: RuleAtWork) -> str:
-    number = f" number {rule.number}" if rule.number else ""
-    storm = f", throttled: {rule.kept_back:,} alerts kept back" if rule.kept_back else ""
-    return f"{rule.rule}{number}, version {rule.version}: {rule.status}{storm}"
-
-
-def rules_of_service(settings: ServiceFile, log: Log, told: Iterable[MemberMetadata]) -> RulesStatus:
-    told = list(told)
-    refused = next((each.rules_refused for each in told if each.rules_refused), None)
-    found = tuple(_together(rule for each in told for rule in each.at_work))
-    return RulesStatus(found or tuple(_planned(settings, log)), refused)
-
-
-def _together(rules: Iterable[RuleAtWork]) -> Iterator[RuleAtWork]:
-    """A rule of several containers is one; a storm anywhere is one of the rule."""
-    found: dict[tuple[str, str, str], RuleAtWork] = {}
-    for rule in rules:
-        place = rule.rule, rule.version, rule.status
-        known = found.get(place)
-        found[place] = rule if known is None else replace(known, kept_back=known.kept_back + rule.kept_back)
-    yield from (found[place] for place in sorted(found))
-
-
-def _status(rule: PublishedRule) -> str:
-    if rule.quarantined is not None:
-        return "quarantined"
-    return "shadow" if rule.shadow else "live"
-
-
-def _planned(settings: ServiceFile, log: Log) -> Iterator[RuleAtWork]:
-    with suppress(Refused):  # rules with errors are the doctor's to tell
-        existing = log.topics(counted_topics(settings))
-        plans = rule_plans(with_rulebook(settings, log), partitions_of(settings, existing))
-        for rule in sorted((rule for plan in plans for rule in plan.rules), key=lambda each: each.id):
-            yield RuleAtWork(rule.id, rule.version, rule.number, _status(rule))
 
 
 @dataclass(frozen=True)
@@ -127,15 +78,12 @@ class InputStatus:
     """One input partition, as the log has it. `committed` is None where nothing was ever processed."""
 
     stream: str
-    at: TopicPartition
+    topic: str
+    partition: int
     committed: int | None
     end: int
     lag: int
     behind_s: float
-
-    def data(self) -> dict[str, Any]:
-        place = {"stream": self.stream, "topic": self.at.topic, "partition": self.at.partition}
-        return place | {"committed": self.committed, "end": self.end, "lag": self.lag, "behind_s": self.behind_s}
 
 
 @dataclass(frozen=True)
@@ -164,7 +112,11 @@ class TaskStatus:
         return max((each.behind_s for each in self.inputs), default=0.0)
 
     def data(self) -> dict[str, Any]:
-        restore = self.restore
+        restore = None
+        if (known := self.restore) is not None:
+            per_s = None if known.per_s is None else round(known.per_s)
+            left_s = None if known.left_s is None else round(known.left_s, 1)
+            restore = {"done": known.done, "todo": known.todo, "per_s": per_s, "left_s": left_s}
         return {
             "stage": self.stage,
             "partition": self.partition,
@@ -174,27 +126,21 @@ class TaskStatus:
             "held_by": None if self.held_by is None else list(self.held_by),
             "lag": self.lag,
             "behind_s": self.behind_s,
-            "inputs": [each.data() for each in self.inputs],
-            "restore": None
-            if restore is None
-            else {
-                "done": restore.done,
-                "todo": restore.todo,
-                "per_s": None if restore.per_s is None else round(restore.per_s),
-                "left_s": None if restore.left_s is None else round(restore.left_s, 1),
-            },
+            "inputs": [asdict(each) for each in self.inputs],
+            "restore": restore,
         }
 
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """A whole service at one moment."""
+    """A whole service at one moment. `rules_refused` is why a published change is not taken."""
 
     service: str
     time_ms: int
     containers: Sequence[ContainerStatus]
     tasks: Sequence[TaskStatus]
-    rules: RulesStatus = field(default_factory=RulesStatus)
+    rules: Sequence[RuleAtWork] = ()
+    rules_refused: str | None = None
     grown: Sequence[GrownInput] = ()
 
     @property
@@ -207,30 +153,34 @@ class ServiceStatus:
         return sum(task.lag for task in self.tasks)
 
     @property
+    def behind_s(self) -> float:
+        return max((task.behind_s for task in self.tasks), default=0.0)
+
+    @property
     def slowest(self) -> TaskStatus | None:
         """The task whose event time is the least; one with none yet only where none has one."""
         known = [task for task in self.tasks if task.watermark is not None]
         return min(known, key=lambda task: task.watermark or 0, default=None)
 
     def data(self) -> dict[str, Any]:
-        slowest = self.slowest
-        watermark = None if slowest is None else slowest.watermark
+        watermark = held_by = None
+        if (slowest := self.slowest) is not None:
+            watermark = slowest.watermark
+            held_by = {"stage": slowest.stage, "partition": slowest.partition, "input": slowest.held_by}
         return {
             "service": self.service,
             "time": self.time_ms,
             "running": self.runs,
             "containers": [each.data() for each in self.containers],
             "tasks": [each.data() for each in self.tasks],
-            "rules": [asdict(each) for each in self.rules.rules],
-            "rules_refused": self.rules.refused,
+            "rules": [asdict(each) for each in self.rules],
+            "rules_refused": self.rules_refused,
             "grown": [each.data() for each in self.grown],
             "lag": self.lag,
-            "behind_s": max((task.behind_s for task in self.tasks), default=0.0),
+            "behind_s": self.behind_s,
             "watermark": watermark,
             "watermark_age_s": None if watermark is None else round((self.time_ms - watermark) / 1000, 3),
-            "held_by": None
-            if slowest is None
-            else {"stage": slowest.stage, "partition": slowest.partition, "input": slowest.held_by},
+            "held_by": held_by,
         }
 
 
@@ -251,11 +201,12 @@ def status_of(settings: ServiceFile, log: Log, now_ms: int) -> ServiceStatus:
     """Ask the log and what containers told. Nothing is changed."""
     seen = all_seen(log, settings.service)
     containers = containers_of(seen, log.members(settings.service), settings.service, now_ms)
-    stages = stages_of(settings, log)
-    tasks = tasks_of(settings, log, stages, containers, now_ms)
-    told = [each.presence for each in containers if each.presence is not None and each.state in ("running", "silent")]
-    rules, grown = rules_of_service(settings, log, told), grown_inputs(settings, log)
-    return ServiceStatus(settings.service, now_ms, containers, tasks, rules, grown)
+    told = {each.slot: each for each in containers if each.presence is not None and each.state in ("running", "silent")}
+    tasks = tasks_of(settings, log, told, now_ms)
+    members = [each.presence for each in told.values() if each.presence is not None]
+    refused = next((each.rules_refused for each in members if each.rules_refused), None)
+    rules = rules_at_work(members) or planned_rules(settings, log)
+    return ServiceStatus(settings.service, now_ms, containers, tasks, rules, refused, grown_inputs(settings, log))
 
 
 def containers_of(
@@ -290,6 +241,30 @@ def slot_of(member: str, service: str) -> int | None:
     return None
 
 
+def rules_at_work(members: Iterable[MemberMetadata]) -> list[RuleAtWork]:
+    """A rule of several containers is one; a storm anywhere is one of the rule."""
+    found: dict[tuple[str, str, str], RuleAtWork] = {}
+    for rule in (rule for each in members for rule in each.at_work):
+        place = rule.rule, rule.version, rule.status
+        known = found.get(place)
+        found[place] = rule if known is None else replace(known, kept_back=known.kept_back + rule.kept_back)
+    return [found[place] for place in sorted(found)]
+
+
+def planned_rules(settings: ServiceFile, log: Log) -> list[RuleAtWork]:
+    """The rules that would run, where no container tells; none where they have errors, which the doctor tells."""
+    try:
+        partitions = partitions_of(settings, log.topics(counted_topics(settings)))
+        plans = rule_plans(with_rulebook(settings, log), partitions)
+    except Refused:
+        return []
+    found = []
+    for rule in sorted((rule for plan in plans for rule in plan.rules), key=lambda each: each.id):
+        status = "quarantined" if rule.quarantined is not None else "shadow" if rule.shadow else "live"
+        found.append(RuleAtWork(rule.id, rule.version, rule.number, status))
+    return found
+
+
 def stages_of(settings: ServiceFile, log: Log) -> list[StagePlan]:
     """The stages of a service. Rules tell of further ones; where they have errors, only the first is shown."""
     existing = log.topics(counted_topics(settings))
@@ -309,43 +284,28 @@ def stages_of(settings: ServiceFile, log: Log) -> list[StagePlan]:
     return [stage for stage in found if all(topic in made for topic in stage.inputs.values())]
 
 
-def tasks_of(
-    settings: ServiceFile,
-    log: Log,
-    stages: Sequence[StagePlan],
-    containers: Sequence[ContainerStatus],
-    now_ms: int,
-) -> list[TaskStatus]:
-    told = {
-        (task.stage, task.partition): (each.slot, replace(task, life="silent") if each.state == "silent" else task)
-        for each in containers
-        if each.presence is not None and each.state in ("running", "silent")
-        for task in each.presence.tasks
-    }
+def tasks_of(settings: ServiceFile, log: Log, told: Mapping[int, ContainerStatus], now_ms: int) -> list[TaskStatus]:
+    """All tasks: by what their containers told, and without one by their last commits."""
+    reports: dict[tuple[str, int], tuple[int, TaskReport]] = {}
+    for own, container in told.items():
+        for task in () if container.presence is None else container.presence.tasks:
+            known = replace(task, life="silent") if container.state == "silent" else task
+            reports[task.stage, task.partition] = own, known
+    stages = stages_of(settings, log)
     lags = lags_of(settings, log, stages, now_ms)
     found = []
     for stage in stages:
         for partition in range(stage.partitions):
             inputs = [lags[TopicPartition(topic, partition)] for topic in stage.inputs.values()]
-            slot, task = told.get((stage.stage, partition), (None, None))
-            found.append(_task(log, stage, partition, slot, task, inputs))
+            slot, report = reports.get((stage.stage, partition), (None, None))
+            if report is not None and report.life == "running":
+                watermark, held_by, life, restore = report.watermark, report.held_by, report.life, None
+            else:
+                position = committed_position(log, TopicPartition(stage.changelog, partition))
+                watermark, held_by = None if position is None else position.watermark, None
+                life, restore = ("stopped", None) if report is None else (report.life, report.restore)
+            found.append(TaskStatus(stage.stage, partition, slot, life, watermark, held_by, inputs, restore))
     return found
-
-
-def _task(
-    log: Log,
-    stage: StagePlan,
-    partition: int,
-    slot: int | None,
-    task: TaskReport | None,
-    inputs: Sequence[InputStatus],
-) -> TaskStatus:
-    if task is not None and task.life == "running":
-        return TaskStatus(stage.stage, partition, slot, task.life, task.watermark, task.held_by, inputs)
-    position = committed_position(log, TopicPartition(stage.changelog, partition))
-    watermark = None if position is None else position.watermark
-    life, restore = ("stopped", None) if task is None else (task.life, task.restore)
-    return TaskStatus(stage.stage, partition, slot, life, watermark, None, inputs, restore)
 
 
 # ---------------------------------------------------------------- lag
@@ -365,13 +325,13 @@ def lags_of(
     bounds = log.bounds(list(streams))
     starts = {at: bounds[at].begin if offset is None else offset for at, offset in committed.items()}
     behind = {at: starts[at] for at in streams if starts[at] < bounds[at].end}
-    first = first_times(log, behind, {at: bounds[at].end for at in behind})
+    first = first_times(log, behind, {at: bounds[at].end for at in behind}) if behind else {}
     found = {}
     for at, stream in streams.items():
-        lag = max(bounds[at].end - starts[at], 0)
-        seconds = max((now_ms - first[at]) / 1000, 0.0) if at in first else 0.0
         is_behind = at in first or at not in behind
-        found[at] = InputStatus(stream, at, committed[at], bounds[at].end, lag if is_behind else 0, round(seconds, 3))
+        lag = max(bounds[at].end - starts[at], 0) if is_behind else 0
+        seconds = round(max((now_ms - first[at]) / 1000, 0.0), 3) if at in first else 0.0
+        found[at] = InputStatus(stream, at.topic, at.partition, committed[at], bounds[at].end, lag, seconds)
     return found
 
 
@@ -380,20 +340,14 @@ def first_times(
 ) -> dict[TopicPartition, int]:
     """Log times of the first records from these places on; none where only markers of transactions are left."""
     found: dict[TopicPartition, int] = {}
-    if not starts:
-        return found
-    reader = log.point_reader(starts, 1)
     deadline = time.monotonic() + FIRST_S
-    try:
+    with closing(log.point_reader(starts, 1)) as reader:
         while time.monotonic() < deadline:
             for records in reader.poll(FIRST_RECORDS * len(starts), 0.1):
-                at = TopicPartition(records.topic, records.partition)
                 if len(records):
-                    found.setdefault(at, int(records.times[0]))
+                    found.setdefault(TopicPartition(records.topic, records.partition), int(records.times[0]))
             if all(at in found or reader.position(at) >= ends[at] for at in starts):
                 break
-    finally:
-        reader.close()
     return found
 
 
@@ -402,21 +356,91 @@ def committed_position(log: Log, changelog: TopicPartition) -> Position | None:
     if changelog.topic not in log.topics([changelog.topic]):
         return None
     begin, end = log.bounds([changelog])[changelog]
-    back = BACK_RECORDS
-    while True:
-        start = max(begin, end - back)
-        value = _last_position(log, changelog, start, end)
-        if value is not None or start == begin:
-            return None if value is None else unpack_position(value)
-        back *= 50
+    back, start, value = BACK_RECORDS, end, None
+    while value is None and start > begin:
+        start, back = max(begin, end - back), back * 50
+        with closing(PartitionCursor(log, changelog, start, end)) as cursor:
+            while (records := cursor.take(end)) is not None:
+                value = next((value for key, value in reversed(records.pairs()) if key == POSITION), value)
+    return None if value is None else unpack_position(value)
 
 
-def _last_position(log: Log, changelog: TopicPartition, start: int, end: int) -> bytes | None:
-    found = None
-    cursor = PartitionCursor(log, changelog, start, end)
-    try:
-        while (records := cursor.take(end)) is not None:
-            found = next((value for key, value in reversed(records.pairs()) if key == POSITION), found)
-    finally:
-        cursor.close()
-    return found
+# ---------------------------------------------------------------- as text
+
+
+def status_lines(status: ServiceStatus) -> list[str]:
+    """A service's status for people: a summary, then containers, then tasks."""
+    live = sum(each.state != "gone" for each in status.containers)
+    running = sum(task.life == "running" for task in status.tasks)
+    parts = [counted(live, "container") if live else "no container"]
+    parts += [f"{running} of {len(status.tasks)} tasks running", f"lag {_lag(status)}"]
+    slowest = status.slowest
+    if slowest is not None and slowest.watermark is not None:
+        age = seconds_text((status.time_ms - slowest.watermark) / 1000)
+        parts.append(f"event time {iso_time(slowest.watermark)}, {age} old, held by task {slowest.name}")
+    lines = [f"{status.service}: {'; '.join(parts)}"]
+    if status.containers:
+        containers = ("container", "state", "host", "pid", "since", "version", "tasks", "told")
+        lines += ["", *_table([containers, *(_container_cells(status, each) for each in status.containers)])]
+    if status.tasks:
+        tasks = ("task", "container", "life", "lag", "event time", "held by")
+        lines += ["", *_table([tasks, *map(_task_cells, status.tasks)])]
+    lines += ["", *(each.text for each in status.grown)] if status.grown else []
+    rules = [*_rules_lines(status)]
+    lines += ["", *rules] if rules else []
+    for task in status.tasks:
+        if (restore := task.restore) is not None:
+            text = f"restoring {task.name}: {restore.done:,} of {restore.todo:,} offsets"
+            if restore.per_s is not None and restore.left_s is not None:
+                text += f", {restore.per_s:,.0f}/s, {seconds_text(restore.left_s)} left"
+            lines.append(text)
+    return lines
+
+
+def _lag(of: ServiceStatus | TaskStatus) -> str:
+    return counted(of.lag, "event") + (f", {seconds_text(of.behind_s)}" if of.lag else "")
+
+
+def seconds_text(seconds: float) -> str:
+    """A length of time, in the unit that fits.
+
+    >>> seconds_text(0.25), seconds_text(75), seconds_text(7200), seconds_text(300_000)
+    ('0.2 s', '75 s', '120 min', '83 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 600:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 36_000 else f"{seconds / 3600:,.0f} h"
+
+
+def _container_cells(status: ServiceStatus, each: ContainerStatus) -> tuple[str, ...]:
+    known = each.presence
+    if known is None or each.seen is None:
+        return str(each.slot), each.state, "-", "-", "-", "-", "-", "nothing yet"
+    told = f"{seconds_text(max(status.time_ms - each.seen.log_ms, 0) / 1000)} ago"
+    since = iso_time(known.since_ms)
+    return str(each.slot), each.state, known.host, str(known.pid), since, known.version, str(len(known.tasks)), told
+
+
+def _task_cells(task: TaskStatus) -> tuple[str, ...]:
+    container = "-" if task.container is None else str(task.container)
+    held_by = "-" if task.held_by is None else f"{task.held_by[0]}/{task.held_by[1]}"
+    return task.name, container, task.life, _lag(task), moment_text(task.watermark), held_by
+
+
+def _rules_lines(status: ServiceStatus) -> Iterator[str]:
+    """What is worth a word: what was published, what does not simply alert, what is throttled."""
+    for rule in status.rules:
+        if rule.number or rule.status != "live" or rule.kept_back:
+            number = f" number {rule.number}" if rule.number else ""
+            storm = f", throttled: {rule.kept_back:,} alerts kept back" if rule.kept_back else ""
+            yield f"rule {rule.rule}{number}, version {rule.version}: {rule.status}{storm}"
+    if status.rules_refused is not None:
+        yield f"not taken: {status.rules_refused}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from functools import partial
+from itertools import chain, groupby, islice
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.record import POSITION, ROW, USER, Position, key_prefix, row_parts, unpack_position
-from samovar.changelog.log import Records, TopicPartition
+from samovar.changelog.restore.restore import ChangelogPartition
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.engine.matcher import decode_key
 from samovar.patterns.explain.key_trace import iso_time
-from samovar.patterns.syntax.tree import Scalar
 from samovar.service.query.events import Events, Place
 from samovar.service.query.state.rows import UnreadableError, head_of
-from samovar.service.query.state.view import FOREVER, KeyState, described, find_key, key_text, resolve_key, text_of
-from samovar.service.query.task_state import held_of, history_of, named, scanned
-from samovar.service.query.verify import canonical, differences, rule_name
+from samovar.service.query.state.view import (
+    FOREVER,
+    KeyState,
+    TaskKeyState,
+    by_store,
+    event_time_text,
+    find_key,
+    find_task_key,
+    key_text,
+    named,
+    position_data,
+    resolve_key,
+    rule_name,
+    task_rows_of,
+)
+from samovar.service.query.verify import canonical, differences
 from samovar.service.topology.stores import (
     ROWS_END,
     StateLocation,
@@ -32,10 +46,13 @@ from samovar.service.topology.stores import (
     reading,
     watermark_of,
 )
+from samovar.state.memory import MemoryStore
 from samovar.state.prefixed import after
+from samovar.state.secondary import SecondaryStore
 from samovar.state.store import Readable
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.stream_task import name_of
+from samovar.tasks.user.inspect import rows_of_stores, timers_of
 
 EVENTS_READ = 5  # of what a rule has bound of a key, the newest; of the others their places are told
 
@@ -68,80 +85,71 @@ def refuse_no_key(
     raise Refused("bad-key", f"`{quoted}` fits no rule's key", f"Rules are by {'; '.join(names)}.")
 
 
-# ---------------------------------------------------------------- get
+# ---------------------------------------------------------------- a key
 
 
 def get(site: StateLocation, text: str, rule: str | None, stage: str | None = None) -> QueryResult:
     """All that is held of a key, over all stages and partitions on this machine."""
-    found: list[dict[str, Any]] = []
-    lines: list[str] = []
     refuse_unknown_rule(site, rule)
     refuse_no_key(site, text, rule, stage)
+    found: list[dict[str, Any]] = []
+    lines: list[str] = []
     events = Events(site.settings, site.log)
     for here, partition in site.found(stage=stage):
         with reading(here.store(partition)) as store:
-            position = position_of(store)
-            plan = plan_for(here, partition, position)
-            if plan.task is not None and rule is None and not (held := held_of(plan, store, text)).is_empty:
-                found.append({**here.placed(partition), "watermark": _moment(position), **held.data()})
-                lines += [_heading((text,), here, partition, position), *held.lines()]
-            for key in resolve_key(plan, text, rule):
-                state = find_key(plan, store, key, rule)
-                if not state.is_empty:
-                    state = replace(state, rules=with_events(events, here, position, state.rules))
-                    found.append({**here.placed(partition), "watermark": _moment(position), **state.data()})
-                    lines += [_heading(state.key, here, partition, position), *text_of(state)]
+            for position, state in states_of_key(events, here, partition, store, text, rule):
+                watermark = None if position is None else position.watermark
+                found.append({**here.placed(partition), "watermark": watermark, **state.data()})
+                where = f"{name_of(here.stage, partition)}, {event_time_text(position)}"
+                lines += [f"{key_text(state.key)}  ({where})", *state.lines()]
     return QueryResult(found, lines or [f"nothing is held of {text}"])
 
 
-def _moment(position: Position | None) -> int | None:
-    return None if position is None else position.watermark
+def states_of_key(
+    events: Events, here: StateLocation, partition: int, store: SecondaryStore, text: str, rule: str | None
+) -> Iterator[tuple[Position | None, KeyState | TaskKeyState]]:
+    """What a store holds of the keys that a text may mean, with the position that it stands at."""
+    position = position_of(store)
+    plan = plan_for(here, partition, position)
+    if plan.task is not None and rule is None and not (held := find_task_key(plan, store, text)).is_empty:
+        yield position, held
+    for key in resolve_key(plan, text, rule):
+        state = find_key(plan, store, key, rule)
+        if not state.is_empty:
+            yield position, replace(state, rules=with_events(events, here, position, state.rules))
 
 
 def with_events(
     events: Events, site: StateLocation, position: Position | None, rules: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+) -> Sequence[Mapping[str, Any]]:
     """States of rules with the newest events that their partial matches have bound, as the input has them."""
     if position is None:
-        return [dict(rule) for rule in rules]
-    specs = {spec.stream: spec.origin for spec in (*site.plan.inputs, *site.plan.others)}
+        return rules
+    origins = {spec.stream: spec.origin for spec in (*site.plan.inputs, *site.plan.others)}
 
     def place(bound: Mapping[str, Any]) -> Place:
         stream = position.streams[bound["stream"]]
-        return specs.get(stream) or position.inputs[stream].topic, bound["partition"], bound["offset"]
+        return origins.get(stream) or position.inputs[stream].topic, bound["partition"], bound["offset"]
 
-    found = events.at(place(each) for rule in rules for each in _newest_bound(rule))
+    newest: list[Mapping[str, Any]] = []
+    for rule in rules:
+        bound = [each for partial in rule.get("partials", ()) for each in partial.get("bound", ())]
+        newest += sorted(bound, key=lambda each: int(each["time"]), reverse=True)[:EVENTS_READ]
+    found = events.at(map(place, newest))
 
-    def shown(bound: Mapping[str, Any]) -> dict[str, Any]:
-        told = {**bound, "stream": position.streams[bound["stream"]]}
+    def with_event(bound: Mapping[str, Any]) -> dict[str, Any]:
         event = found.get(place(bound))
-        return told if event is None or event.value is None else {**told, "event": event.event}
+        read = {} if event is None or event.value is None else {"event": event.event}
+        return {**bound, "stream": position.streams[bound["stream"]], **read}
 
-    return [_with_bound(rule, shown) for rule in rules]
-
-
-def _newest_bound(rule: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    bound = [each for partial in rule.get("partials", ()) for each in partial.get("bound", ())]
-    return sorted(bound, key=lambda each: int(each["time"]), reverse=True)[:EVENTS_READ]
-
-
-def _with_bound(rule: Mapping[str, Any], shown: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    if not rule.get("partials"):
-        return dict(rule)
-    partials = [{**each, "bound": [shown(one) for one in each.get("bound", ())]} for each in rule["partials"]]
-    return {**rule, "partials": partials}
+    told = []
+    for rule in rules:
+        partials = [{**each, "bound": [*map(with_event, each.get("bound", ()))]} for each in rule.get("partials", ())]
+        told.append({**rule, "partials": partials} if partials else rule)
+    return told
 
 
-def _heading(key: Sequence[Scalar], site: StateLocation, partition: int, position: Position | None) -> str:
-    return f"{key_text(key)}  ({name_of(site.stage, partition)}, {_event_time(position)})"
-
-
-def _event_time(position: Position | None) -> str:
-    known = None if position is None else position.watermark
-    return "no event time yet" if known is None else f"event time {iso_time(known)}"
-
-
-# ---------------------------------------------------------------- scan
+# ---------------------------------------------------------------- many keys
 
 
 def scan(
@@ -153,30 +161,38 @@ def scan(
     for here, partition in site.found(partitions, stage):
         with reading(here.store(partition)) as store:
             plan = plan_for(here, partition, position_of(store))
-            states = _scanned(plan, store) if plan.task is None else scanned(store)
-            placed = ({**here.placed(partition), **each} for each in states)
+            placed = ({**here.placed(partition), **each} for each in keys_in(plan, store, with_due=True))
             keys = (each for each in placed if rule is None or rule in each["rules"])
             found += islice(keys, limit + 1 - len(found))
+    lines = []
+    for each in found[:limit]:
+        due = f"  due {iso_time(each['due'])}" if "due" in each else ""
+        key, rules = key_text(each["key"]), ", ".join(each["rules"])
+        lines.append(f"{_place(each)}  {key}  {rules}  {each['rows']} rows, {each['bytes']:,} bytes{due}")
     more = ["(more: raise --limit)"] if len(found) > limit else []
-    found = found[:limit]
-    return QueryResult(found, [_scan_line(each) for each in found] + more or ["no key has state"])
+    return QueryResult(found[:limit], lines + more or ["no key has state"])
 
 
-def _scanned(plan: Plan, store: Readable) -> Iterator[dict[str, Any]]:
+def keys_in(plan: Plan, store: Readable, *, with_due: bool = False) -> Iterator[dict[str, Any]]:
+    """The keys that a store holds something of, and the size of their rows; of a task, rows and timers one by one."""
+    if plan.task is not None:
+        for row in rows_of_stores(store):
+            due = {} if row.expires is None else {"due": row.expires}
+            yield {"key": [row.key], "rules": [row.store], "rows": 1, "bytes": row.size} | due
+        for name, due_ms in timers_of(store).items():
+            yield {"key": [name], "rules": ["(timer)"], "rows": 1, "bytes": len(name) + 11, "due": due_ms}
+        return
     for key, group in groupby(store.range(ROW, ROWS_END), key=lambda pair: row_parts(pair[0])[0]):
         rows = list(group)
-        names = dict.fromkeys(row_parts(row)[1] for row, _ in rows)
+        names = dict.fromkeys(rule_name(plan, row_parts(row)[1]) for row, _ in rows)
         size = sum(len(row) + len(value) for row, value in rows)
-        listed = list(dict.fromkeys(rule_name(plan, name) for name in names))
-        yield {"key": list(decode_key(key)), "rules": listed, "rows": len(rows), "bytes": size} | _due(rows)
+        found = {"key": list(decode_key(key)), "rules": list(names), "rows": len(rows), "bytes": size}
+        yield found | _due(rows) if with_due else found
 
 
 def _due(rows: Sequence[tuple[bytes, bytes]]) -> dict[str, int]:
-    by_store: dict[str, dict[bytes, bytes]] = defaultdict(dict)
-    for row, value in rows:
-        by_store[row_parts(row)[1]][row] = value
     times = []
-    for own in by_store.values():
+    for own in by_store(rows).values():
         try:
             due = head_of(own).due_ms
         except UnreadableError:
@@ -184,12 +200,6 @@ def _due(rows: Sequence[tuple[bytes, bytes]]) -> dict[str, int]:
         if due is not None and abs(due) < FOREVER:
             times.append(due)
     return {"due": min(times)} if times else {}
-
-
-def _scan_line(entry: Mapping[str, Any]) -> str:
-    due = f"  due {iso_time(entry['due'])}" if "due" in entry else ""
-    key, rules = key_text(entry["key"]), ", ".join(entry["rules"])
-    return f"{_place(entry)}  {key}  {rules}  {entry['rows']} rows, {entry['bytes']:,} bytes{due}"
 
 
 def _place(entry: Mapping[str, Any]) -> str:
@@ -209,79 +219,49 @@ def history(
     lines: list[str] = []
     for here, partition in [(each, one) for each in site.stages(stage) for one in each.chosen(partitions)]:
         changelog, before = here.changelog(partition), len(data)
+        changes = []
         for key in resolve_key(here.plan, text, rule):
-            for change in _changes(here, changelog.at, changelog.bounds, key, rule):
-                data.append(change.data())
-                lines += change.lines()
+            is_own: Callable[[bytes], bool] = methodcaller("startswith", key_prefix(key))
+            changes.append(_changes(here, changelog, is_own, partial(find_key, key=key, rule=rule)))
         if here.plan.task is not None and rule is None:
-            records = _records(here, changelog.at, changelog.bounds)
-            for offset, time_ms, held in history_of(here.plan, records, text):
-                data.append({**here.placed(partition), "offset": offset, "time": time_ms, **held.data()})
-                head = f"{here.short(partition)}/{offset}  {iso_time(time_ms)}  {text}"
-                lines += [f"{head}: gone"] if held.is_empty else [head, *held.lines()]
+            is_own = frozenset(task_rows_of(here.plan, text)).__contains__
+            changes.append(_changes(here, changelog, is_own, partial(find_task_key, key=text)))
+        for offset, time_ms, state in chain.from_iterable(changes):
+            gone = {"gone": state.is_empty} if isinstance(state, KeyState) else {}
+            data.append({**here.placed(partition), "offset": offset, "time": time_ms, **gone, **state.data()})
+            head = f"{here.short(partition)}/{offset}  {iso_time(time_ms)}  {key_text(state.key)}"
+            lines += [f"{head}: gone"] if state.is_empty else [head, *state.lines()]
         if changelog.bounds.begin > 0 and len(data) > before:
             name = name_of(here.stage, partition)
             lines.append(f"(the changelog of {name} begins at offset {changelog.bounds.begin:,})")
     return QueryResult(data, lines or [f"the changelog has no change of {text}"])
 
 
-@dataclass(frozen=True)
-class KeyChange:
-    """A key after one commit."""
-
-    site: StateLocation
-    at: TopicPartition
-    offset: int
-    time_ms: int
-    state: KeyState
-
-    def data(self) -> dict[str, Any]:
-        place = {**self.site.placed(self.at.partition), "offset": self.offset, "time": self.time_ms}
-        return {**place, "gone": self.state.is_empty, **self.state.data()}
-
-    def lines(self) -> list[str]:
-        place = self.site.short(self.at.partition)
-        head = f"{place}/{self.offset}  {iso_time(self.time_ms)}  {key_text(self.state.key)}"
-        return [f"{head}: gone"] if self.state.is_empty else [head, *text_of(self.state)]
-
-
 def _changes(
-    site: StateLocation, at: TopicPartition, bounds: tuple[int, int], key: bytes, rule: str | None
-) -> Iterator[KeyChange]:
-    prefix = key_prefix(key)
-    rows: dict[bytes, bytes] = {}
-    plan, touched, rules = site.plan, None, dict(site.plan.versions)
-    for offset, time_ms, row, value in _records(site, at, bounds):
-        if row.startswith(prefix):
-            touched = (offset, time_ms)
-            if value is None:
-                rows.pop(row, None)
-            else:
-                rows[row] = value
-        elif row == POSITION and touched:
-            position = None if value is None else unpack_position(value)
-            if position is not None and position.rules != rules:
-                plan, rules = plan_for(site, at.partition, position), dict(position.rules)
-            yield KeyChange(site, at, *touched, described(plan, key, rows, rule))
-            touched = None
-    if touched:
-        yield KeyChange(site, at, *touched, described(plan, key, rows, rule))
-
-
-def _records(
-    site: StateLocation, at: TopicPartition, bounds: tuple[int, int]
-) -> Iterator[tuple[int, int, bytes, bytes | None]]:
-    cursor = PartitionCursor(site.log, at, bounds[0])
-    try:
-        while (records := cursor.take(bounds[1])) is not None:
-            yield from _rows(records)
-    finally:
-        cursor.close()
-
-
-def _rows(records: Records) -> Iterator[tuple[int, int, bytes, bytes | None]]:
-    places = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
-    return ((offset, time_ms, key, value) for offset, time_ms, (key, value) in places if key is not None)
+    site: StateLocation,
+    changelog: ChangelogPartition,
+    is_own: Callable[[bytes], bool],
+    state_of: Callable[[Plan, MemoryStore], KeyState | TaskKeyState],
+) -> Iterator[tuple[int, int, KeyState | TaskKeyState]]:
+    """A key after each commit that changed its rows: offset, log time, and its state."""
+    begin, end = changelog.bounds
+    own, touched = MemoryStore(), None
+    plan, rules = site.plan, dict(site.plan.versions)
+    with closing(PartitionCursor(site.log, changelog.at, begin)) as cursor:
+        while (records := cursor.take(end)) is not None:
+            places = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
+            for offset, time_ms, (row, value) in places:
+                if row is not None and is_own(row):
+                    own.write([(row, value)])
+                    touched = offset, time_ms
+                elif row == POSITION and touched:
+                    position = None if value is None else unpack_position(value)
+                    if position is not None and position.rules != rules:
+                        plan, rules = plan_for(site, changelog.at.partition, position), dict(position.rules)
+                    yield *touched, state_of(plan, own)
+                    touched = None
+    if touched and plan.task is None:
+        yield *touched, state_of(plan, own)
 
 
 # ---------------------------------------------------------------- digest, diff
@@ -295,11 +275,10 @@ def digests(site: StateLocation, partitions: Sequence[int], stage: str | None = 
         with reading(here.store(partition)) as store:
             position = position_of(store)
             digest = digest_of(plan_for(here, partition, position), store)
-        inputs = {} if position is None else {name: each.next for name, each in position.inputs.items()}
-        told = {"digest": digest, "watermark": _moment(position), "inputs": inputs}
-        found.append({**here.placed(partition), **told})
-        places = ", ".join(f"{name} up to {offset:,}" for name, offset in inputs.items())
-        lines.append(f"{here.short(partition)}  {digest}  {_event_time(position)}{', ' + places if places else ''}")
+        where = position_data(position)
+        found.append({**here.placed(partition), "digest": digest, **where})
+        places = "".join(f", {name} up to {offset:,}" for name, offset in where["inputs"].items())
+        lines.append(f"{here.short(partition)}  {digest}  {event_time_text(position)}{places}")
     return QueryResult(found, lines)
 
 
@@ -308,26 +287,20 @@ def diff(site: StateLocation, left: Path, right: Path, limit: int) -> QueryResul
     sides = [replace(site, state=left), replace(site, state=right)]
     found: list[dict[str, Any]] = []
     for stage, partition in sorted({(each.stage, one) for side in sides for each, one in side.found()}):
-        found += _differing(sides[0].at(stage), sides[1].at(stage), partition)
+        here = site.at(stage)
+        (plan, ones), (_, others) = (_states(side.at(stage), partition) for side in sides)
+        for row, one, other in differences(ones, others):
+            how = "only in the first" if other is None else "only in the second" if one is None else "differs"
+            if row[:1] == USER and here.plan.task is not None:
+                rule, text = named(row)
+                key: list[Any] = [text]
+            else:
+                packed, name, _, _ = row_parts(ROW + row)
+                rule, key = rule_name(plan, name), list(decode_key(packed))
+            found.append({**here.placed(partition), "key": key, "rule": rule, "how": how})
     lines = [f"{_place(each)}  {key_text(each['key'])}  {each['rule']}  {each['how']}" for each in found[:limit]]
     more = [f"({len(found) - limit:,} more)"] if len(found) > limit else []
     return QueryResult(found, [*lines, *more] or ["equal"])
-
-
-def _differing(left: StateLocation, right: StateLocation, partition: int) -> Iterator[dict[str, Any]]:
-    plans, rows = [], []
-    for side in (left, right):
-        plan, states = _states(side, partition)
-        plans.append(plan)
-        rows.append(states)
-    for row, one, other in differences(*rows):
-        how = "only in the first" if other is None else "only in the second" if one is None else "differs"
-        if row[:1] == USER and left.plan.task is not None:
-            rule, text = named(row)
-            yield {**left.placed(partition), "key": [text], "rule": rule, "how": how}
-            continue
-        key, name, _, _ = row_parts(ROW + row)
-        yield {**left.placed(partition), "key": list(decode_key(key)), "rule": rule_name(plans[0], name), "how": how}
 
 
 def _states(side: StateLocation, partition: int) -> tuple[Plan, list[tuple[bytes, bytes]]]:

@@ -1,7 +1,7 @@
 """Events out of the streams' topics, for people: by their places, and the newest.
 
 Those of a key are found by samovar.service.query.key_events, page by page; those about others by
-samovar.service.query.surrounding_events.
+samovar.service.query.key_events.
 """
 
 from __future__ import annotations
@@ -79,8 +79,6 @@ class Events:
         if self.tail is not None:
             self.tail.close()
 
-    # ------------------------------------------------------------ by place
-
     def at(self, places: Iterable[Place]) -> dict[Place, StreamEvent]:
         """The events at these places (topic, partition, offset), as far as the log still has them."""
         topics = {stream.topic for stream in self.settings.streams.values()}
@@ -94,10 +92,12 @@ class Events:
         if self.tail is not None and wanted:
             self.tail.ask()
             found |= self._in_memory(self.tail, wanted)
-        present = self._present(wanted)
-        if present:
-            found |= self._read(present)
-        return found
+        present: dict[TopicPartition, list[int]] = {}
+        for at, offsets in wanted.items():
+            begin, end = self.bounds(at.topic, {at: max(offsets)}).get(at, Bounds(0, 0))
+            if kept := sorted(each for each in offsets if begin <= each < end):
+                present[at] = kept
+        return found | self._read(present) if present else found
 
     def _in_memory(self, tail: TailingReader, wanted: dict[TopicPartition, list[int]]) -> dict[Place, StreamEvent]:
         """Those that need not be read; they are wanted no longer."""
@@ -109,8 +109,8 @@ class Events:
                 for event in self.read(records, rows_at(records, here)):
                     found[*at, event.offset] = event
             wanted[at] = [each for each in offsets if each not in here]
-        for at in [at for at, offsets in wanted.items() if not offsets]:
-            del wanted[at]
+            if not wanted[at]:
+                del wanted[at]
         return found
 
     def _read(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, StreamEvent]:
@@ -139,13 +139,6 @@ class Events:
                         found[*at, event.offset] = event
         return found
 
-    def _present(self, wanted: Mapping[TopicPartition, list[int]]) -> dict[TopicPartition, list[int]]:
-        kept: dict[TopicPartition, list[int]] = {}
-        for at, offsets in wanted.items():
-            begin, end = self.bounds(at.topic, {at: max(offsets)}).get(at, Bounds(0, 0))
-            kept[at] = sorted(each for each in offsets if begin <= each < end)
-        return {at: offsets for at, offsets in kept.items() if offsets}
-
     def bounds(self, topic: str, known: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Bounds]:
         """Of all partitions of a topic, as they were a moment ago; asked again where one is known to be longer."""
         at_s, found = self._seen.get(topic, (0.0, {}))
@@ -159,26 +152,18 @@ class Events:
             self._seen[topic] = at_s, found
         return found
 
-    # ------------------------------------------------------------ the newest
-
     def newest(self, stream: str, limit: int) -> list[StreamEvent]:
         """The newest events of a stream, newest first by log time."""
-        places = self.places(stream)
+        places = self.places_of(self.settings.streams[stream].topic)
         found: list[StreamEvent] = []
         for records in self.window({at: (max(begin, end - limit), end) for at, (begin, end) in places.items()}):
             found += self.read(records, range(len(records)))
         return sorted(found, key=lambda event: (event.logged, event.offset), reverse=True)[:limit]
 
-    # ------------------------------------------------------------ records
-
-    def places(self, stream: str) -> dict[TopicPartition, tuple[int, int]]:
-        return dict(self.places_of(self.settings.streams[stream].topic))
-
     def places_of(self, topic: str) -> Mapping[TopicPartition, Bounds]:
         found = self.log.topics([topic]).get(topic)
-        if found is None:
-            return {}
-        return self.log.bounds([TopicPartition(topic, number) for number in range(found.partitions)])
+        partitions = 0 if found is None else found.partitions
+        return self.log.bounds([TopicPartition(topic, number) for number in range(partitions)]) if partitions else {}
 
     def window(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], patience_s: float = PATIENCE_S
@@ -193,34 +178,29 @@ class Events:
             yield from _until(reader, {at: ranges[at] for at in starts}, time.monotonic() + patience_s)
 
     def read(self, records: Records, rows: Iterable[int]) -> Iterator[StreamEvent]:
-        name = self._stream_of(records.topic)
-        stream = self.settings.streams[name]
+        name = next(name for name, stream in self.settings.streams.items() if stream.topic == records.topic)
         offsets, times = records.offsets, records.times
         for row in rows:
-            value = records.value(row)
-            data = self._data(name, stream, value)
-            time_ms, type = moment_of(data, stream), type_of(data, stream, name)
             place = name, records.partition, int(offsets[row])
-            yield StreamEvent(*place, int(times[row]), records.key(row), value, time_ms, type, data)
+            yield self.event(place, int(times[row]), records.key(row), records.value(row))
 
-    def readable(self, name: str, value: bytes | None) -> StreamEvent:
-        """An event by its value alone."""
-        stream = self.settings.streams[name]
-        data = self._data(name, stream, value)
-        return StreamEvent(name, 0, 0, 0, None, value, moment_of(data, stream), type_of(data, stream, name), data)
-
-    def _stream_of(self, topic: str) -> str:
-        return next(name for name, stream in self.settings.streams.items() if stream.topic == topic)
-
-    def _data(self, name: str, stream: Stream, value: bytes | None) -> Any:
-        if value is None:
-            return None
-        if stream.format == "avro":
+    def event(self, place: Place, logged: int, key: bytes | None, value: bytes | None) -> StreamEvent:
+        """A record of a stream, decoded. Its place is told by the stream's name, not its topic's."""
+        name, stream, data = place[0], self.settings.streams[place[0]], None
+        if value is not None and stream.format == "avro":
             if name not in self._decoders:
                 self._decoders[name] = avro_of(stream).decoder((), stream.time, stream.type)
             text = self._decoders[name].json(value)
-            return unpacked(text) if isinstance(text, str) else None
-        return unpacked(value.decode("utf-8", "replace"))
+            data = unpacked(text) if isinstance(text, str) else None
+        elif value is not None:
+            data = unpacked(value.decode("utf-8", "replace"))
+        moment = value_at(data, stream.time)
+        try:
+            time_ms = None if moment is None else time_of(moment)
+        except (RefusedError, ValueError, OverflowError):
+            time_ms = None
+        type = name if stream.type is None else value_at(data, stream.type)
+        return StreamEvent(*place, logged, key, value, time_ms, type if isinstance(type, str) else "?", data)
 
 
 def _until(reader: Reader, ranges: Mapping[TopicPartition, tuple[int, int]], deadline: float) -> Iterator[Records]:
@@ -236,9 +216,6 @@ def _until(reader: Reader, ranges: Mapping[TopicPartition, tuple[int, int]], dea
         open_ = {at: stop for at, stop in open_.items() if reader.position(at) < stop}
 
 
-# ---------------------------------------------------------------- parts of an event
-
-
 def value_at(event: Any, path: str) -> Any:
     """The value of a dotted field; None where it has none."""
     if not isinstance(event, dict):
@@ -247,19 +224,6 @@ def value_at(event: Any, path: str) -> Any:
         return event[path]
     head, _, rest = path.partition(".")
     return value_at(event.get(head), rest) if rest else None
-
-
-def moment_of(event: Any, stream: Stream) -> int | None:
-    value = value_at(event, stream.time)
-    try:
-        return None if value is None else time_of(value)
-    except (RefusedError, ValueError, OverflowError):
-        return None
-
-
-def type_of(event: Any, stream: Stream, name: str) -> str:
-    found = name if stream.type is None else value_at(event, stream.type)
-    return found if isinstance(found, str) else "?"
 
 
 def may_have(stream: Stream, path: str) -> bool:

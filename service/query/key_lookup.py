@@ -8,11 +8,10 @@ remembered; others are looked for among the keys of alerts and the keys that hav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from samovar.service.alerts.index import key_text
 from samovar.service.alerts.query import Search
 from samovar.service.masking.fields import Masks, is_alias, not_compared
 from samovar.service.masking.lineage import Flow
@@ -20,7 +19,6 @@ from samovar.service.query.context import QueryContext
 from samovar.service.query.local_state import keys_here
 
 if TYPE_CHECKING:
-    from samovar.patterns.syntax.tree import Rule
     from samovar.service.query.rule_cache import LoadedRules
 
 LOOKED_THROUGH = 20_000  # keys that have state
@@ -70,10 +68,13 @@ def lookup(context: QueryContext, masks: Masks, text: str, rule: str | None = No
     clear = frozenset(name for name, each in loaded.rules.items() if context.lineage.has_clear_key(each))
     if is_alias(text):
         return KeyLookup(text, real, True, clear, clear_versions(context, loaded))
+    hidden = [] if clear else list(loaded.rules.values())
     if rule is not None and rule in loaded.rules and rule not in clear:
-        raise not_compared(key_fields(context, [loaded.rules[rule]]), "looking for a value of it")
-    if not clear and loaded.rules:
-        raise not_compared(key_fields(context, loaded.rules.values()), "looking for a value of it")
+        hidden = [loaded.rules[rule]]
+    if hidden:
+        keys = (context.lineage.of(each).key for each in hidden)
+        fields = sorted({name for key in keys for name, flow in key.items() if flow is not Flow.CLEAR})
+        raise not_compared(fields, "looking for a value of it")
     return KeyLookup(text, text, False, clear, clear_versions(context, loaded), not marked_keys(context))
 
 
@@ -83,12 +84,6 @@ def marked_keys(context: QueryContext) -> bool:
     if any(lineage.is_marked_in(name, stream.key) for name, stream in streams.items()):
         return True
     return not all(map(lineage.has_clear_key, context.rule_cache.get().rules.values()))
-
-
-def key_fields(context: QueryContext, rules: Iterable[Rule]) -> list[str]:
-    """The parts of keys that hold something marked."""
-    keys = (context.lineage.of(rule).key for rule in rules)
-    return sorted({name for key in keys for name, flow in key.items() if flow is not Flow.CLEAR})
 
 
 def clear_versions(context: QueryContext, loaded: LoadedRules) -> tuple[str, ...]:
@@ -108,15 +103,9 @@ def real_key(context: QueryContext, masks: Masks, alias: str) -> str:
     if known is not None:
         return known
     context.aliases.remember(masks, (str(key) for (key,) in context.index.ask("SELECT DISTINCT key FROM alert")))
-    if context.aliases.get(alias) is None:
-        context.aliases.remember(masks, _held_keys(context))
-    return context.aliases.get(alias) or alias
-
-
-def _held_keys(context: QueryContext) -> Sequence[str]:
     site = context.rule_cache.get().site
-    if site is None:
-        return ()
-    tasks = [(here.stage, partition) for here in site.stages() for partition in range(here.partitions)]
-    found = keys_here(context, tasks, None, LOOKED_THROUGH)
-    return [key_text(dict(enumerate(each["key"]))) for each in found]  # type: ignore[arg-type]
+    if context.aliases.get(alias) is None and site is not None:
+        tasks = [(here.stage, partition) for here in site.stages() for partition in range(here.partitions)]
+        found = keys_here(context, tasks, None, LOOKED_THROUGH)
+        context.aliases.remember(masks, (each["key_text"] for each in found))
+    return context.aliases.get(alias) or alias

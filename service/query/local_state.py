@@ -3,119 +3,77 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any, TypeAlias
 
-from samovar.changelog.formats.record import ROW, row_parts
 from samovar.changelog.partitioner import key_text as record_key
 from samovar.changelog.partitioner import partition_of
-from samovar.patterns.engine.compile import RulePlan
-from samovar.patterns.engine.matcher import decode_key
-from samovar.patterns.syntax.tree import Field, History, Scalar
+from samovar.patterns.syntax.tree import Field, History, Rule
 from samovar.patterns.syntax.unparse import unparse
 from samovar.service.alerts.index import key_text
 from samovar.service.masking.fields import HIDDEN, Masks
 from samovar.service.masking.lineage import Flow
-from samovar.service.query.commands import refuse_no_key, with_events
+from samovar.service.query.commands import keys_in, refuse_no_key, states_of_key
 from samovar.service.query.context import QueryContext
 from samovar.service.query.state.view import FOREVER, find_key, resolve_key
-from samovar.service.query.task_state import held_of, scanned
-from samovar.service.query.verify import rule_name
-from samovar.service.topology.stores import ROWS_END, StateLocation, is_store, plan_for, position_of
+from samovar.service.topology.stores import is_store, plan_for, position_of
 from samovar.state.errors import StoreError
-from samovar.tasks.model.plan import Plan
 
 Task: TypeAlias = tuple[str, int]  # stage and partition
 SCANNED_KEYS = 20_000  # of a task, to find those of one rule
 
 
-# ---------------------------------------------------------------- which tasks
-
-
 def tasks_of_key(context: QueryContext, text: str, rule: str | None, asked: str) -> list[Task]:
-    """The tasks that may hold something of a key."""
+    """The tasks that may hold something of a key: of a stage one where that can be told, else all."""
     site = context.rule_cache.site()
     refuse_no_key(site, text, rule, None, asked)
-    found: dict[Task, None] = {}
+    found: list[Task] = []
     for here in site.stages():
-        for partition in partitions_for(here, text, rule):
-            found[here.stage, partition] = None
-    return list(found)
-
-
-def partitions_for(site: StateLocation, text: str, rule: str | None) -> Collection[int]:
-    """Where a key's state is in a stage: one partition where that can be told, else all."""
-    if site.plan.task is not None:
-        return [partition_of(text.encode(), site.partitions)] if rule is None else []
-    found: set[int] = set()
-    for each in site.plan.program.rules:
-        if rule is not None and each.rule.id != rule:
-            continue
-        for key in resolve_key(site.plan, text, each.rule.id).values():
-            placed = _placed(each, site.plan, key)
-            if placed is None:
-                return range(site.partitions)
-            found.add(partition_of(placed, site.partitions))
-    return sorted(found)
-
-
-def _placed(rule: RulePlan, plan: Plan, key: Sequence[Scalar]) -> bytes | None:
-    """The text that a key's records are placed by; None where rules do not tell."""
-    fields = {spec.key for spec in plan.inputs}
-    for part, value in zip(rule.rule.form.by, key, strict=True):
-        if isinstance(part.value, Field) and fields == {part.value.path}:
-            return record_key(value)
-    return None
-
-
-# ---------------------------------------------------------------- a key
+        partitions: set[int] = set()
+        if here.plan.task is not None and rule is None:
+            partitions.add(partition_of(text.encode(), here.partitions))
+        placed_by = {spec.key for spec in here.plan.inputs}
+        for each in here.plan.program.rules:
+            if rule is not None and each.rule.id != rule:
+                continue
+            for key in resolve_key(here.plan, text, each.rule.id).values():
+                parts = zip(each.rule.form.by, key, strict=True)
+                texts = [
+                    record_key(value)
+                    for part, value in parts
+                    if isinstance(part.value, Field) and placed_by == {part.value.path}
+                ]
+                placed = next(iter(texts), None)
+                homes = range(here.partitions) if placed is None else [partition_of(placed, here.partitions)]
+                partitions.update(homes)
+        found += [(here.stage, partition) for partition in sorted(partitions)]
+    return found
 
 
 def local_state_of(context: QueryContext, tasks: Sequence[Task], text: str, rule: str | None) -> list[dict[str, Any]]:
     """All that these tasks hold of a key."""
-    site = context.rule_cache.site()
+    site, rules = context.rule_cache.site(), context.rule_cache.get().rules
     found: list[dict[str, Any]] = []
     for stage, partition in tasks:
         here = site.at(stage)
-        if is_store(here.store(partition)):
-            found += _held(context, here, partition, text, rule)
+        if not is_store(here.store(partition)):
+            continue
+        with context.stores.reading(here.store(partition)) as store:
+            for position, state in states_of_key(context.events, here, partition, store, text, rule):
+                told = state.data()
+                for each in told.get("rules", ()):
+                    known = rules.get(each["rule"])
+                    each["title"] = None if known is None else known.title
+                    each["by"] = _by(known)
+                watermark = None if position is None else position.watermark
+                found.append({"stage": stage, "partition": partition, "watermark": watermark, **told})
     return found
 
 
-def _held(
-    context: QueryContext, here: StateLocation, partition: int, text: str, rule: str | None
-) -> Iterator[dict[str, Any]]:
-    with context.stores.reading(here.store(partition)) as store:
-        position = position_of(store)
-        plan = plan_for(here, partition, position)
-        watermark = None if position is None else position.watermark
-        where = {"stage": here.stage, "partition": partition, "watermark": watermark}
-        if plan.task is not None:
-            held = held_of(plan, store, text)
-            if rule is None and not held.is_empty:
-                yield {**where, **held.data()}
-            return
-        for key in resolve_key(plan, text, rule):
-            state = find_key(plan, store, key, rule)
-            if not state.is_empty:
-                told = state.data()
-                bound = with_events(context.events, here, position, told["rules"])
-                told["rules"] = [_titled(context, each) for each in bound]
-                yield {**where, **told}
-
-
-def _titled(context: QueryContext, rule: Mapping[str, Any]) -> dict[str, Any]:
-    known = context.rule_cache.get().rules.get(rule["rule"])
-    return {**rule, "title": None if known is None else known.title, "by": [] if known is None else _by(known)}
-
-
-def _by(rule: Any) -> list[str]:
-    return [key.name for key in rule.form.by]
-
-
-# ---------------------------------------------------------------- many keys
+def _by(rule: Rule | None) -> list[str]:
+    return [] if rule is None else [key.name for key in rule.form.by]
 
 
 def keys_here(context: QueryContext, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
@@ -127,22 +85,12 @@ def keys_here(context: QueryContext, tasks: Sequence[Task], rule: str | None, li
         if not is_store(here.store(partition)) or len(found) >= limit:
             continue
         with context.stores.reading(here.store(partition)) as store:
-            plan = plan_for(here, partition, position_of(store))
-            states = _keys(plan, store) if plan.task is None else scanned(store)
-            placed = ({"stage": stage, "partition": partition, **each} for each in islice(states, SCANNED_KEYS))
-            wanted = (each for each in placed if rule is None or rule in each["rules"])
-            found += islice(wanted, limit - len(found))
-    for each in found:
-        each["key_text"] = key_text(dict(enumerate(each["key"])))  # type: ignore[arg-type]
+            states = islice(keys_in(plan_for(here, partition, position_of(store)), store), SCANNED_KEYS)
+            wanted = (each for each in states if rule is None or rule in each["rules"])
+            for each in islice(wanted, limit - len(found)):
+                text = key_text(dict(enumerate(each["key"])))  # type: ignore[arg-type]
+                found.append({"stage": stage, "partition": partition, **each, "key_text": text})
     return found
-
-
-def _keys(plan: Plan, store: Any) -> Iterator[dict[str, Any]]:
-    for key, group in groupby(store.range(ROW, ROWS_END), key=lambda pair: row_parts(pair[0])[0]):
-        rows = list(group)
-        names = dict.fromkeys(rule_name(plan, row_parts(row)[1]) for row, _ in rows)
-        size = sum(len(row) + len(value) for row, value in rows)
-        yield {"key": list(decode_key(key)), "rules": list(names), "rows": len(rows), "bytes": size}
 
 
 def sessions_here(
@@ -159,22 +107,16 @@ def sessions_here(
         here = site.at(each["stage"])
         with suppress(StoreError), context.stores.reading(here.store(each["partition"])) as store:
             plan = plan_for(here, each["partition"], position_of(store))
-            for key in resolve_key(plan, key_json(each["key"]), rule):
+            for key in resolve_key(plan, json.dumps(each["key"], ensure_ascii=False), rule):
                 for state in find_key(plan, store, key, rule).rules:
                     found += [_session(each, names, state, partial) for partial in state.get("partials", ())]
     return found
 
 
-def key_json(key: Sequence[Any]) -> str:
-    return json.dumps(list(key), ensure_ascii=False)
-
-
 def _session(
     entry: Mapping[str, Any], names: Sequence[str], state: Mapping[str, Any], partial: Mapping[str, Any]
 ) -> dict[str, Any]:
-    bound = partial.get("bound", ())
     fires = partial.get("fires_at")
-    closes = fires if fires is not None and abs(fires) < FOREVER else state.get("due")
     return {
         "key": dict(zip(names, entry["key"], strict=False)),
         "key_text": entry["key_text"],
@@ -182,12 +124,9 @@ def _session(
         "partition": entry["partition"],
         "events": partial["events"],
         "since": partial.get("since"),
-        "last": max((event["time"] for event in bound), default=None),
-        "closes": closes,
+        "last": max((event["time"] for event in partial.get("bound", ())), default=None),
+        "closes": fires if fires is not None and abs(fires) < FOREVER else state.get("due"),
     }
-
-
-# ---------------------------------------------------------------- hidden
 
 
 def masked_held(masks: Masks, context: QueryContext, held: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +134,8 @@ def masked_held(masks: Masks, context: QueryContext, held: Mapping[str, Any]) ->
     something has nothing marked there; a rule that is not known may have.
     """
     found, rules = dict(held), context.rule_cache.get().rules
-    own = [rules.get(_rule_id(each)) for each in held.get("rules", ())] or [None]
+    ids = [str(each["rule"] if isinstance(each, dict) else each) for each in held.get("rules", ())]
+    own = [rules.get(each) for each in ids] or [None]
     if "key_text" in held:
         found["key_ref"] = held["key_text"]
         if not all(map(context.lineage.has_clear_key, own)):
@@ -215,7 +155,10 @@ def masked_held(masks: Masks, context: QueryContext, held: Mapping[str, Any]) ->
         found["key_text"] = found["key_ref"]
     found["rules"] = [_masked_rule(masks, each) if isinstance(each, dict) else each for each in held.get("rules", ())]
     if "histories" in held:
-        calls = history_calls(context)
+        site = context.rule_cache.get().site
+        plans = [here.plan for here in site.stages()] if site is not None else []
+        known = [call for plan in plans if plan.task is None for _, call in plan.program.histories.values()]
+        calls = {unparse(call): call for call in known}
         found["histories"] = [masked_history(masks, each, calls) for each in held["histories"]]
     if "unreadable" in held:
         found["unreadable"] = [HIDDEN for _ in held["unreadable"]]
@@ -224,10 +167,6 @@ def masked_held(masks: Masks, context: QueryContext, held: Mapping[str, Any]) ->
     if "timers" in held:
         found["timers"] = [{**each, "name": masks.alias(each.get("name"))} for each in held["timers"]]
     return found
-
-
-def _rule_id(each: Any) -> str:
-    return str(each["rule"] if isinstance(each, dict) else each)
 
 
 def _masked_rule(masks: Masks, rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,13 +178,6 @@ def _masked_rule(masks: Masks, rule: Mapping[str, Any]) -> dict[str, Any]:
         ]
         partials.append({**partial, "bound": bound})
     return {**rule, "partials": partials} if "partials" in rule else dict(rule)
-
-
-def history_calls(context: QueryContext) -> dict[str, History]:
-    """The history functions of all rules, by their texts."""
-    site = context.rule_cache.get().site
-    plans = () if site is None else (here.plan for here in site.stages())
-    return {unparse(call): call for plan in plans if plan.task is None for _, call in plan.program.histories.values()}
 
 
 def masked_history(masks: Masks, history: Mapping[str, Any], calls: Mapping[str, History]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ lie, up to a bound of records and time. Rows may be of other keys as well: the r
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Records, TopicPartition
@@ -32,17 +32,11 @@ SAMPLED = 50  # records of which one tells how old a stretch is
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A record that may be of the key."""
+    """A record that may be of the key. Its place is a stream, a partition and an offset."""
 
-    stream: str
-    partition: int
-    offset: int
-    logged_ms: int
+    place: Place
+    logged: int
     value: bytes
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        return self.stream, self.partition, self.offset
 
 
 @dataclass(frozen=True)
@@ -57,17 +51,6 @@ class LookbackResult:
     is_cut: bool  # the log has let go of what was before
 
 
-@dataclass(frozen=True)
-class LookbackRequest:
-    """Whose events, for which rule, up to where: `matched` are events of the alert, `logged_ms` its time in the log."""
-
-    rule: Rule
-    key: Sequence[Scalar]
-    matched: Sequence[StreamEvent]
-    logged_ms: int
-    since_ms: int  # event time from which on the rule needs all
-
-
 @dataclass
 class _Place:
     """A partition of a stream, read from `low` on."""
@@ -75,8 +58,7 @@ class _Place:
     stream: str
     begin: int
     low: int
-    end: int
-    size: int = FIRST_RECORDS
+    size: int = FIRST_RECORDS  # of the next look
     oldest_ms: int | None = None
     is_deep: bool = False
 
@@ -84,104 +66,74 @@ class _Place:
     def is_whole(self) -> bool:
         return self.low <= self.begin
 
-    def next(self) -> tuple[int, int]:
-        return max(self.begin, self.low - self.size), self.low
 
-
-@dataclass
-class _Reading:
-    events: Events
-    wanted: LookbackRequest
-    rows: list[KeyRecord] = field(default_factory=list)
-    records: int = 0
-
-    def read(self, places: Mapping[TopicPartition, _Place], patience_s: float) -> bool:
-        """One look further back. Whether all of it came in time."""
-        ranges = {at: place.next() for at, place in places.items()}
-        sampled, deadline = set[TopicPartition](), time.monotonic() + patience_s
-        for records in self.events.window(ranges, patience_s):
-            at = TopicPartition(records.topic, records.partition)
-            place = places[at]
-            self.records += len(records)
-            if at not in sampled and len(records):
-                sampled.add(at)
-                place.oldest_ms = self._oldest(records)
-            self._take(place.stream, records)
-        if time.monotonic() >= deadline:  # something may have been left out
-            return False
-        for at, place in places.items():
-            place.low = ranges[at][0]
-            place.size *= 4
-            place.is_deep = place.is_whole or self._is_before(place)
-        return True
-
-    def _oldest(self, records: Records) -> int | None:
-        times = [each.time for each in self.events.read(records, range(min(len(records), SAMPLED)))]
-        return max((each for each in times if each is not None), default=None)
-
-    def _is_before(self, place: _Place) -> bool:
-        """Whether all records before its first are older than what is needed: none of them was late to those here."""
-        slack_ms = self.events.settings.streams[place.stream].slack_ms
-        return place.oldest_ms is not None and place.oldest_ms + slack_ms < self.wanted.since_ms
-
-    def _take(self, stream: str, records: Records) -> None:
-        for row in rows_for(records, self.wanted.rule, self.wanted.key, stream, self.events.settings.streams):
-            value = records.value(row)
-            if value is not None:
-                where = stream, records.partition, int(records.offsets[row])
-                self.rows.append(KeyRecord(*where, int(records.times[row]), value))
-
-
-def look_back(events: Events, wanted: LookbackRequest) -> Iterator[LookbackResult]:
-    """Look after look, each with all that those before it found."""
-    reading, deadline = _Reading(events, wanted), time.monotonic() + LOOK_S
-    places = _places(events, wanted)
+def look_back(
+    events: Events, rule: Rule, key: Sequence[Scalar], matched: Sequence[StreamEvent], logged_ms: int, since_ms: int
+) -> Iterator[LookbackResult]:
+    """Look after look, each with all that those before it found. `matched` are events of the alert, `logged_ms` is its
+    time in the log, `since_ms` the event time from which on the rule needs all.
+    """
+    streams, rows, records = events.settings.streams, list[KeyRecord](), 0
+    places, deadline = _places(events, rule, key, matched, logged_ms), time.monotonic() + LOOK_S
     while True:
-        left_s = deadline - time.monotonic()
         further = {at: place for at, place in places.items() if not place.is_whole}
         # Until the rule has what it usually reads, only where something of that is missing.
-        shallow = {at: place for at, place in further.items() if not place.is_deep}
-        is_read = left_s > 0 and reading.read(shallow or further, left_s)
-        is_full = reading.records >= MOST_RECORDS or len(reading.rows) >= MOST_ROWS
-        look = _look(reading, places.values())
-        yield look
-        if look.is_whole or is_full or not is_read:
+        due = {at: place for at, place in further.items() if not place.is_deep} or further
+        ranges = {at: (max(place.begin, place.low - place.size), place.low) for at, place in due.items()}
+        sampled, patience_s = set[TopicPartition](), deadline - time.monotonic()
+        for batch in events.window(ranges, patience_s) if patience_s > 0 else ():
+            at = TopicPartition(batch.topic, batch.partition)
+            name = due[at].stream
+            records += len(batch)
+            if at not in sampled and len(batch):
+                sampled.add(at)
+                times = [each.time for each in events.read(batch, range(min(len(batch), SAMPLED)))]
+                due[at].oldest_ms = max((each for each in times if each is not None), default=None)
+            for row in rows_for(batch, rule, key, name, streams):
+                if (value := batch.value(row)) is not None:
+                    place = name, batch.partition, int(batch.offsets[row])
+                    rows.append(KeyRecord(place, int(batch.times[row]), value))
+        is_read = time.monotonic() < deadline  # else something may have been left out
+        for at, looked in due.items() if is_read else ():
+            looked.low = ranges[at][0]
+            looked.size *= 4
+            # Whether all records before its first are older than what is needed: none of them was late to those here.
+            slack_ms = streams[looked.stream].slack_ms
+            is_old = looked.oldest_ms is not None and looked.oldest_ms + slack_ms < since_ms
+            looked.is_deep = looked.is_whole or is_old
+        known = [each.oldest_ms for each in places.values() if not each.is_whole and each.oldest_ms is not None]
+        is_whole = all(each.is_whole for each in places.values())
+        yield LookbackResult(
+            rows,
+            records,
+            since_ms=max(known, default=None),
+            is_deep=all(each.is_deep or each.is_whole for each in places.values()),
+            is_whole=is_whole,
+            is_cut=any(each.is_whole and each.begin > 0 for each in places.values()),
+        )
+        if is_whole or not is_read or records >= MOST_RECORDS or len(rows) >= MOST_ROWS:
             return
 
 
-def _look(reading: _Reading, places: Iterable[_Place]) -> LookbackResult:
-    known = [place.oldest_ms for place in places if not place.is_whole and place.oldest_ms is not None]
-    return LookbackResult(
-        reading.rows,
-        reading.records,
-        max(known, default=None),
-        all(place.is_deep or place.is_whole for place in places),
-        all(place.is_whole for place in places),
-        any(place.is_whole and place.begin > 0 for place in places),
-    )
-
-
-def _places(events: Events, wanted: LookbackRequest) -> dict[TopicPartition, _Place]:
+def _places(
+    events: Events, rule: Rule, key: Sequence[Scalar], matched: Sequence[StreamEvent], logged_ms: int
+) -> dict[TopicPartition, _Place]:
     """Where the key's records can be, and up to where they are looked for."""
     streams = events.settings.streams
     found: dict[TopicPartition, _Place] = {}
-    for name in streams_of(wanted.rule, streams):
-        bounds = events.places(name)
-        home = home_text(wanted.rule, wanted.key, name, streams)
+    for name in streams_of(rule, streams):
+        bounds = events.places_of(streams[name].topic)
+        home = home_text(rule, key, name, streams)
         for at, (begin, end) in bounds.items():
             if home is not None and at.partition != partition_of(home, len(bounds)):
                 continue
-            known = [each.offset for each in wanted.matched if (each.stream, each.partition) == (name, at.partition)]
+            known = [each.offset for each in matched if (each.stream, each.partition) == (name, at.partition)]
             if known:
                 stop = min(end, max(known) + AFTER_RECORDS)
-                found[at] = _Place(name, begin, stop, stop, stop - min(known) + FIRST_RECORDS)
+                found[at] = _Place(name, begin, stop, stop - min(known) + FIRST_RECORDS)
             else:
-                stop = min(end, events.log.offset_at(at, wanted.logged_ms + AFTER_MS))
-                found[at] = _Place(name, begin, stop, stop)
+                found[at] = _Place(name, begin, min(end, events.log.offset_at(at, logged_ms + AFTER_MS)))
     return found
-
-
-# ---------------------------------------------------------------- rows of a key
 
 
 def home_text(rule: Rule, key: Sequence[Scalar], name: str, streams: Mapping[str, Stream]) -> bytes | None:
@@ -213,26 +165,23 @@ def rows_for(
     return sorted(found)
 
 
-# ---------------------------------------------------------------- what no rule saw
-
-
-def set_aside(events: Events, stage: str, since_ms: int) -> set[Place]:
-    """Places of the records that became late events or dead letters, since a time in the log: no rule of this stage
-    took them.
+def places_aside(events: Events, stage: str, since_ms: int) -> set[Place]:
+    """Streams' records that became late events or dead letters, since a time in the log: no rule of this stage took
+    them.
     """
-    log, topics = events.log, (events.settings.late.topic, events.settings.dead_letters.topic)
-    ranges: dict[TopicPartition, tuple[int, int]] = {}
-    for topic in topics:
+    settings, ranges = events.settings, dict[TopicPartition, tuple[int, int]]()
+    for topic in (settings.late.topic, settings.dead_letters.topic):
         for at, (begin, end) in events.places_of(topic).items():
             if begin < end:
-                start = max(begin, log.offset_at(at, since_ms))
+                start = max(begin, events.log.offset_at(at, since_ms))
                 ranges[at] = start, min(end, start + MOST_LETTERS)
+    names = {stream.topic: name for name, stream in settings.streams.items()}
     found: set[Place] = set()
-    for records in events.window(ranges) if ranges else ():
+    for records in events.window(ranges):
         for row in range(len(records)):
             headers = dict(records.headers(row))
             if headers.get("samovar.stage", b"").decode() in ("", stage):
                 origin, partition, offset = (headers.get(PREFIX + each, b"") for each in PARTS)
                 if partition.isdigit() and offset.isdigit():
-                    found.add((origin.decode(), int(partition), int(offset)))
+                    found.add((names.get(origin.decode(), ""), int(partition), int(offset)))
     return found

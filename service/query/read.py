@@ -17,16 +17,17 @@ import base64
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 
 from samovar.changelog.formats.dead_letters import PREFIX
-from samovar.changelog.log import Bounds, Headers, Log, Reader, Records, TopicPartition
+from samovar.changelog.log import Bounds, Headers, Log, Records, Topic, TopicPartition
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.engine.decode import RefusedError, time_of
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.findings import visible
 from samovar.service.config.checks import topics_by_place
 from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile
@@ -36,7 +37,6 @@ from samovar.service.topology.encoding import avro_of
 MAX_RECORDS = 5_000
 POLL_S = 0.2
 PATIENCE_S = 30.0  # longer than a dead writer's transaction can stay open
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,8 @@ class TopicRecord:
 
 def read(log: Log, settings: ServiceFile, name: str, options: ReadOptions, out: IO[str]) -> None:
     """Writes records until the end that the topic had at the beginning; with `follow`, for ever."""
-    topic = topic_of(log, settings, name)
+    topic, readable = topic_of(log, settings, name), readable_by(settings)
     line = as_json if options.json else as_text
-    readable = readable_by(settings)
     records = follow(log, topic, options) if options.follow else bounded(log, topic, options)
     for number, record in enumerate(records, 1):
         out.write(line(readable(record)) + "\n")
@@ -93,14 +92,16 @@ def topic_of(log: Log, settings: ServiceFile, name: str) -> str:
     raise Refused("unknown-topic", f"there is no topic `{name}`", hint)
 
 
-# ---------------------------------------------------------------- which offsets
+def existing_topic(log: Log, name: str) -> Topic:
+    found = log.topics([name]).get(name)
+    if found is None:
+        hint = "`samovar run` and `samovar produce` make it"
+        raise Refused("topic-missing", f"the topic {name} does not exist yet", hint)
+    return found
 
 
 def partitions_of(log: Log, topic: str, options: ReadOptions) -> dict[TopicPartition, Bounds]:
-    found = log.topics([topic]).get(topic)
-    if found is None:
-        hint = "`samovar run` and `samovar produce` make it"
-        raise Refused("topic-missing", f"the topic {topic} does not exist yet", hint)
+    found = existing_topic(log, topic)
     wanted = range(found.partitions) if options.partition is None else [options.partition]
     if options.partition is not None and options.partition >= found.partitions:
         hint = f"choose one from 0 to {found.partitions - 1}"
@@ -124,9 +125,6 @@ def offset_of(log: Log, at: TopicPartition, bounds: Bounds, text: str) -> int:
         raise Refused("bad-place", f"`{text}` is not a place in a topic", hint) from None
 
 
-# ---------------------------------------------------------------- records
-
-
 def bounded(log: Log, topic: str, options: ReadOptions) -> Iterator[TopicRecord]:
     """Records of all partitions, merged by time; `stop` itself is not part of it."""
     starts: dict[TopicPartition, int] = {}
@@ -136,46 +134,37 @@ def bounded(log: Log, topic: str, options: ReadOptions) -> Iterator[TopicRecord]
         end = min(bounds.end, offset_of(log, at, bounds, options.stop or "end"))
         if start < end:
             starts[at], ends[at] = start, end
-    if starts:
-        reader = log.reader(starts)
-        try:
-            yield from merged(reader, ends)
-        finally:
-            reader.close()
-
-
-def merged(reader: Reader, ends: Mapping[TopicPartition, int]) -> Iterator[TopicRecord]:
+    if not starts:
+        return
     waiting: dict[TopicPartition, deque[TopicRecord]] = {at: deque() for at in ends}
-    unread = set(ends)
-    patience = time.monotonic() + PATIENCE_S
-    while unread:
-        for records in reader.poll(MAX_RECORDS, POLL_S):
-            at = TopicPartition(records.topic, records.partition)
-            waiting[at].extend(record for record in rows(records) if record.offset < ends[at])
-            patience = time.monotonic() + PATIENCE_S
-        unread = {at for at in unread if reader.position(at) < ends[at]}
-        if unread and time.monotonic() > patience:
-            at = min(unread)
-            raise Refused(
-                "read-stalled",
-                f"{at} stands at offset {reader.position(at)} and does not reach its end, {ends[at]}",
-                "look for a transaction that was left open, and for partitions without a leader",
-            )
-        # A record may go when nothing earlier can come: every partition with more to read has one waiting.
-        while all(waiting[at] for at in unread) and (heads := [queue for queue in waiting.values() if queue]):
-            yield min(heads, key=lambda queue: queue[0].order).popleft()
+    unread, deadline = set(ends), time.monotonic() + PATIENCE_S
+    with closing(log.reader(starts)) as reader:
+        while unread:
+            for records in reader.poll(MAX_RECORDS, POLL_S):
+                at = TopicPartition(records.topic, records.partition)
+                waiting[at].extend(record for record in rows(records) if record.offset < ends[at])
+                deadline = time.monotonic() + PATIENCE_S
+            unread = {at for at in unread if reader.position(at) < ends[at]}
+            if unread and time.monotonic() > deadline:
+                at = min(unread)
+                raise Refused(
+                    "read-stalled",
+                    f"{at} stands at offset {reader.position(at)} and does not reach its end, {ends[at]}",
+                    "look for a transaction that was left open, and for partitions without a leader",
+                )
+            # A record may go when nothing earlier can come: every partition with more to read has one waiting.
+            while all(waiting[at] for at in unread) and (heads := [queue for queue in waiting.values() if queue]):
+                yield min(heads, key=lambda queue: queue[0].order).popleft()
 
 
 def follow(log: Log, topic: str, options: ReadOptions) -> Iterator[TopicRecord]:
     """Records as they come."""
     found = partitions_of(log, topic, options)
-    reader = log.reader({at: offset_of(log, at, bounds, options.start) for at, bounds in found.items()})
-    try:
+    starts = {at: offset_of(log, at, bounds, options.start) for at, bounds in found.items()}
+    with closing(log.reader(starts)) as reader:
         while True:
             batch = [record for records in reader.poll(MAX_RECORDS, POLL_S) for record in rows(records)]
             yield from sorted(batch, key=lambda record: record.order)
-    finally:
-        reader.close()
 
 
 def rows(records: Records) -> Iterator[TopicRecord]:
@@ -183,9 +172,6 @@ def rows(records: Records) -> Iterator[TopicRecord]:
     places = zip(records.offsets.tolist(), records.times.tolist(), strict=True)
     for row, (offset, time_ms) in enumerate(places):
         yield TopicRecord(at, offset, time_ms, records.key(row), records.value(row), records.headers(row))
-
-
-# ---------------------------------------------------------------- showing one
 
 
 def readable_by(settings: ServiceFile) -> Callable[[TopicRecord], TopicRecord]:
@@ -203,7 +189,7 @@ def readable_by(settings: ServiceFile) -> Callable[[TopicRecord], TopicRecord]:
 
 
 def as_text(record: TopicRecord) -> str:
-    parts = [f"{record.at.partition}/{record.offset}", instant_text(record.time_ms)]
+    parts = [f"{record.at.partition}/{record.offset}", iso_time(record.time_ms)]
     parts += ["-" if record.key is None else shown(record.key)]
     parts += ["(deleted)" if record.value is None else shown(record.value)]
     if record.headers:
@@ -212,18 +198,19 @@ def as_text(record: TopicRecord) -> str:
 
 
 def as_json(record: TopicRecord) -> str:
-    head: dict[str, Any] = {"topic": record.at.topic, "partition": record.at.partition}
-    head |= {"offset": record.offset, "time": record.time_ms}
-    head |= field("key", record.key, unpack=False) | field("value", record.value, unpack=True)
-    headers: dict[str, Any] = {}
+    headers: dict[str, list[str]] = {}
     for name, value in record.headers:
-        text = shown(value)
-        headers[name] = [*_listed(headers[name]), text] if name in headers else text
-    return json.dumps(head | {"headers": headers}, ensure_ascii=False)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+        headers.setdefault(name, []).append(shown(value))
+    told = {
+        "topic": record.at.topic,
+        "partition": record.at.partition,
+        "offset": record.offset,
+        "time": record.time_ms,
+        **field("key", record.key, unpack=False),
+        **field("value", record.value, unpack=True),
+        "headers": {name: texts if len(texts) > 1 else texts[0] for name, texts in headers.items()},
+    }
+    return json.dumps(told, ensure_ascii=False)
 
 
 def field(name: str, data: bytes | None, *, unpack: bool) -> dict[str, Any]:
@@ -239,14 +226,14 @@ def field(name: str, data: bytes | None, *, unpack: bool) -> dict[str, Any]:
 
 def unpacked(text: str) -> Any:
     """JSON as data; what is not JSON, or not JSON as all programs read it, stays text."""
+
+    def refuse_constant(word: str) -> Any:
+        raise ValueError(f"{word} is not JSON")
+
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return text
-
-
-def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
 
 
 def shown(data: bytes) -> str:
@@ -259,8 +246,3 @@ def shown(data: bytes) -> str:
         return visible(data.decode()).replace("\t", "\\t")
     except UnicodeDecodeError:
         return f"base64:{base64.b64encode(data).decode()}"
-
-
-def instant_text(ms: int) -> str:
-    moment = EPOCH + timedelta(milliseconds=ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

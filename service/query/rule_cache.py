@@ -8,26 +8,35 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from samovar.changelog.cursors import read_all
 from samovar.changelog.formats import rules_topic
+from samovar.changelog.formats.journal import JournalEntry, standing, unpack_entry
 from samovar.changelog.log import Log, TopicPartition
+from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.errors import LogUnavailable, Refused
 from samovar.common.suggest import did_you_mean
+from samovar.common.wire import from_wire
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.semantics.versioning import version_of
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.version_start import rule_that_ran
+from samovar.service.query.row_filters import containing
 from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, book_of
+from samovar.service.topology.stages import stage_of
 from samovar.service.topology.stores import StateLocation, site_of
-from samovar.tasks.model.plan import PublishedRule
+from samovar.tasks.input.repartition_sink import ONE_KEY
+from samovar.tasks.model.plan import MAIN, PublishedRule
+from samovar.tasks.rules.migration import rule_of
 
 LOOK_EVERY_S = 1.0
 OLD_S = 5.0  # a look that is older is waited for
+KINDS = (b'"kind":"rules"', b'"kind":"rewind"')  # of entries that say which rules are at work
 
 
 @dataclass(frozen=True)
@@ -50,19 +59,13 @@ class LoadedRules:
         if self.version(rule) == version:
             return self.rules.get(rule)
         if version not in self._parsed:
-            self._parsed[version] = self._earlier(rule, version)
+            entries = () if self.book is None else self.book.history(rule)
+            entry = next((each for each in entries if each.version == version), None)
+            found = None if entry is None else load_text(entry.text).rule
+            if (found is None or version_of(found) != version) and self.site is not None:
+                found = rule_that_ran(self.site, rule, version) or found
+            self._parsed[version] = found
         return self._parsed[version]
-
-    def _earlier(self, rule: str, version: str) -> Rule | None:
-        entry = self.entry_of(rule, version)
-        found = None if entry is None else load_text(entry.text).rule
-        if (found is not None and version_of(found) == version) or self.site is None:
-            return found
-        return rule_that_ran(self.site, rule, version) or found
-
-    def entry_of(self, rule: str, version: str) -> RuleEntry | None:
-        entries = () if self.book is None else self.book.history(rule)
-        return next((each for each in entries if each.version == version), None)
 
     def entry(self, rule: str) -> RuleEntry | None:
         return None if self.book is None else self.book.entry(rule)
@@ -115,7 +118,11 @@ class RuleCache:
         before, self._looked_s = self._looked_s, time.monotonic()
         change = self._change
         try:
-            found = self._fingerprint()
+            # What the rules depend on: the files, and what was published since.
+            at = TopicPartition(rules_topic.topic_of(self._settings.service), 0)
+            published = self._log.bounds([at])[at].end if at.topic in self._log.topics([at.topic]) else 0
+            files = [(str(file), file.stat().st_mtime_ns) for path in self._settings.rules for file in _files(path)]
+            found = files, published
             if found != self._print:
                 self._loaded, self._print = self._load(), found
             self._known_change = change
@@ -149,16 +156,62 @@ class RuleCache:
                 rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
         return LoadedRules(site, rules, texts, stages, book_of(site.settings))
 
-    def _fingerprint(self) -> object:
-        """What the rules depend on: the files, and what was published since."""
-        topic = rules_topic.topic_of(self._settings.service)
-        at = TopicPartition(topic, 0)
-        published = self._log.bounds([at])[at].end if topic in self._log.topics([topic]) else 0
-        files = [(str(file), file.stat().st_mtime_ns) for path in self._settings.rules for file in _files(path)]
-        return files, published
-
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.suffix in (".yml", ".yaml") and file.is_file())
     return [path] if path.exists() else []
+
+
+def start_of_version(site: StateLocation, rule: Rule, match: Mapping[str, Any]) -> int | None:
+    """The event time from which on a version that began with no state was at work when an alert was raised; None where
+    it was from the first, or went on with what was there.
+    """
+    # The task that raised it is that of the key, or of its events where they are not sent on.
+    stage = stage_of(rule, site.settings.streams, site.partitions)
+    topic = next((plan.topics.journal for plan in site.plans if plan.stage == stage), site.plan.topics.journal)
+    places: Sequence[Sequence[Any]] = [place for each in match["steps"].values() for place in each]
+    values = list(match["key"].values())
+    if stage == MAIN:
+        partition = int(places[0][1]) if places else 0
+    else:
+        partition = partition_of(key_text(values[0]) or b"" if values else ONE_KEY, site.partitions)
+    entries = list(rule_entries(site.log, TopicPartition(topic, partition)))
+    begun: JournalEntry | None = None
+    for entry in entries:
+        if entry.watermark is not None and entry.watermark > match["at"]:
+            break
+        if (rule.id, match["version"]) not in {(each["id"], each["version"]) for each in entry.facts["rules"]}:
+            begun = None
+        elif begun is None:
+            begun = entry
+    if begun is None or begun.number == entries[0].number:
+        return None
+    moved_here = f"{rule.id}@{match['version']}" in begun.facts.get("moves", {}).values()
+    is_folded = rule.id in begun.facts.get("warm", {}).get("rules", ())
+    return None if moved_here or is_folded else begun.watermark
+
+
+def rule_that_ran(site: StateLocation, rule: str, version: str) -> Rule | None:
+    """A rule of a version with the parameters and lists that it had, as any task that ran it noted them."""
+    for journal in dict.fromkeys(plan.topics.journal for plan in site.plans):
+        for partition in range(site.partitions):
+            for entry in rule_entries(site.log, TopicPartition(journal, partition)):
+                for each in entry.facts["rules"]:
+                    if (each["id"], each["version"]) == (rule, version):
+                        with suppress(Refused):  # it means something else by now
+                            return rule_of(from_wire(PublishedRule, each))
+    return None
+
+
+def rule_entries(log: Log, at: TopicPartition) -> Iterator[JournalEntry]:
+    """The entries of a journal that say which rules are at work, without those that a rewind took back."""
+    known = log.topics([at.topic]).get(at.topic)
+    if known is None or at.partition >= known.partitions:
+        return iter(())
+    found: list[JournalEntry] = []
+    for records in read_all(log, at):
+        rows = {row for kind in KINDS for row in containing(records.values, kind).tolist()}
+        values = (records.value(row) for row in sorted(rows))
+        found += [unpack_entry(value) for value in values if value is not None]
+    return (entry for entry in standing(found) if entry.kind == "rules")

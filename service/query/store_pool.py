@@ -59,35 +59,27 @@ class StorePool:
                 found = self._fresh(folder)
                 if found is not None:
                     return found
-            return self._followed(folder) or self._made(folder)
-
-    def _followed(self, folder: Path) -> _Open | None:
-        """The one that is open already, with what was written since; None where it must be opened again."""
-        with self._lock:
-            found = self._open.get(folder)
-            if found is None:
-                return None
-            found.users += 1  # nobody closes it meanwhile
-        now_s = time.monotonic()
-        try:
-            is_fresh = found.store.follow()
-        except BaseException:
-            self._give_back(found)
-            raise
-        if is_fresh:
-            found.at_s = now_s
-            return found
-        self._give_back(found)
-        return None
-
-    def _made(self, folder: Path) -> _Open:
-        now_s = time.monotonic()
-        made = _Open(SecondaryStore(folder), now_s, 1)
-        with self._lock:
-            self._retire(folder)
-            self._open[folder] = made
-            self._tidy()
-        return made
+                found = self._open.get(folder)
+                if found is not None:
+                    found.users += 1  # nobody closes it meanwhile
+            now_s, is_followed = time.monotonic(), False
+            if found is not None:  # with what was written since, unless it must be opened again
+                try:
+                    is_followed = found.store.follow()
+                finally:
+                    if not is_followed:
+                        self._give_back(found)
+                if is_followed:
+                    found.at_s = now_s
+                    return found
+            made = _Open(SecondaryStore(folder), time.monotonic(), 1)
+            with self._lock:
+                self._retire(folder)
+                self._open[folder] = made
+                for other, each in list(self._open.items()):
+                    if time.monotonic() - each.at_s > IDLE_S or len(self._open) > MOST_OPEN:
+                        self._retire(other)
+            return made
 
     def _fresh(self, folder: Path) -> _Open | None:
         found = self._open.get(folder)
@@ -108,9 +100,3 @@ class StorePool:
             before.is_old = True
             if not before.users:
                 before.store.close()
-
-    def _tidy(self) -> None:
-        now = time.monotonic()
-        for folder, each in list(self._open.items()):
-            if now - each.at_s > IDLE_S or len(self._open) > MOST_OPEN:
-                self._retire(folder)

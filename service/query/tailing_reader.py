@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -32,28 +32,19 @@ CLOSE_S = 5.0
 
 
 @dataclass
-class _Held:
-    """Of one partition: all records from `first` up to `next`."""
-
-    first: int
-    next: int
-    pieces: deque[tuple[int, Records]] = field(default_factory=deque)  # with the offset that each begins at
-
-
-@dataclass(frozen=True)
 class RecentRecords:
-    """What was there of a partition when somebody asked: every record from `first` up to `next`."""
+    """Of one partition: every record from `first` up to `next`."""
 
     first: int = 0
     next: int = 0
-    pieces: Sequence[Records] = ()
+    pieces: deque[tuple[int, Records]] = field(default_factory=deque)  # with the offset that each begins at
 
     def has(self, start: int, stop: int) -> bool:
         return self.first <= start and stop <= self.next
 
     def between(self, start: int, stop: int) -> Iterator[Records]:
         """Those of these offsets."""
-        for records in self.pieces:
+        for _, records in self.pieces:
             first, after = np.searchsorted(records.offsets, (start, stop)).tolist()
             if first < after:
                 yield RecordSlice(records, first, after, min(records.next, stop))
@@ -67,31 +58,23 @@ class TailingReader:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._held: dict[TopicPartition, _Held] = {}
+        self._held: dict[TopicPartition, RecentRecords] = {}
         self._bytes = 0
         self._asked_s = 0.0
         self._rests_until_s = 0.0
 
     def close(self) -> None:
         self._ending.set()
-        thread = self._thread
-        if thread is not None:
+        if (thread := self._thread) is not None:
             thread.join(CLOSE_S)
-
-    # ------------------------------------------------------------ asking
 
     def ask(self) -> None:
         """Somebody asks: what comes from now on is held for a while."""
         self._asked_s = time.monotonic()
         with self._lock:
-            is_due = self._thread is None and self._asked_s >= self._rests_until_s and not self._ending.is_set()
-            if is_due:
+            if self._thread is None and self._asked_s >= self._rests_until_s and not self._ending.is_set():
                 self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
                 self._thread.start()
-
-    @property
-    def is_following(self) -> bool:
-        return self._thread is not None
 
     def partitions(self, topic: str) -> int:
         """How many of a topic it has; 0 where it does not follow it."""
@@ -99,15 +82,10 @@ class TailingReader:
             return sum(at.topic == topic for at in self._held)
 
     def kept(self, at: TopicPartition) -> RecentRecords:
+        """What is there of a partition now; it does not change any more."""
         with self._lock:
-            held = self._held.get(at)
-            return (
-                RecentRecords()
-                if held is None
-                else RecentRecords(held.first, held.next, [records for _, records in held.pieces])
-            )
-
-    # ------------------------------------------------------------ the thread
+            held = self._held.get(at, RecentRecords())
+            return RecentRecords(held.first, held.next, held.pieces.copy())
 
     def _run(self) -> None:
         try:
@@ -119,12 +97,15 @@ class TailingReader:
                 self._held, self._bytes, self._thread = {}, 0, None
 
     def _follow(self) -> None:
-        starts = self._starts()
+        topics = self._log.topics(list(self._topics)).values()
+        places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
+        bounds = self._log.bounds(places)
+        starts = {at: max(begin, end - BACK_RECORDS) for at, (begin, end) in bounds.items()}
         if not starts:
             self._rests_until_s = time.monotonic() + REST_S
             return
         with self._lock:
-            self._held = {at: _Held(start, start) for at, start in starts.items()}
+            self._held = {at: RecentRecords(start, start) for at, start in starts.items()}
         with closing(self._log.tail(starts)) as reader:
             since_s, taken = time.monotonic() + RATE_OVER_S, 0  # what is from before does not count
             while not self._ending.wait(POLL_S) and time.monotonic() - self._asked_s < IDLE_S:
@@ -138,12 +119,6 @@ class TailingReader:
                         return
                     since_s, taken = time.monotonic(), 0
 
-    def _starts(self) -> dict[TopicPartition, int]:
-        topics = self._log.topics(list(self._topics)).values()
-        places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
-        bounds = self._log.bounds(places)
-        return {at: max(begin, end - BACK_RECORDS) for at, (begin, end) in bounds.items()}
-
     def _take(self, batch: Collection[Records]) -> int:
         with self._lock:
             for records in batch:
@@ -152,20 +127,13 @@ class TailingReader:
                     held.pieces.append((held.next, records))
                     self._bytes += _bytes_of(records)
                 held.next = records.next
-            while self._bytes > MOST_BYTES:
-                self._let_go()
+            while self._bytes > MOST_BYTES:  # of the partition that has the most time in memory, its oldest piece
+                kept = [each for each in self._held.values() if each.pieces]
+                held = min(kept, key=lambda each: int(each.pieces[0][1].times[0]))
+                _, records = held.pieces.popleft()
+                self._bytes -= _bytes_of(records)
+                held.first = held.pieces[0][0] if held.pieces else held.next
         return sum(map(len, batch))
-
-    def _let_go(self) -> None:
-        """Of the partition that has the most time in memory, its oldest piece."""
-        held = min((each for each in self._held.values() if each.pieces), key=_oldest)
-        _, records = held.pieces.popleft()
-        self._bytes -= _bytes_of(records)
-        held.first = held.pieces[0][0] if held.pieces else held.next
-
-
-def _oldest(held: _Held) -> int:
-    return int(held.pieces[0][1].times[0])
 
 
 def _bytes_of(records: Records) -> int:

@@ -8,7 +8,8 @@ sees them: how they came about does not show. Whatever event time has passed mus
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -18,11 +19,19 @@ from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import fill, first_time, is_exact
 from samovar.changelog.restore.restore import following_of, next_step
 from samovar.common.errors import Refused
+from samovar.common.texts import counted
 from samovar.patterns.engine.matcher import StateError, canonical_rows, decode_key
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Scalar
-from samovar.service.query.state.view import described, key_text, text_of
-from samovar.service.query.task_state import named, shown, versions_of
+from samovar.service.query.state.view import (
+    described,
+    key_text,
+    moment_text,
+    named,
+    position_data,
+    rule_name,
+    task_row_lines,
+)
 from samovar.service.topology.stores import (
     ROWS_END,
     StateLocation,
@@ -79,9 +88,6 @@ class Overdue:
     key: tuple[Scalar, ...]
     at: int
 
-    def data(self) -> dict[str, Any]:
-        return {"timers": self.timers, "rule": self.rule, "key": list(self.key), "at": self.at}
-
 
 @dataclass
 class Verdict:
@@ -104,18 +110,15 @@ class Verdict:
         return not self.differences and self.overdue is None
 
     def data(self) -> dict[str, Any]:
-        known = self.position
-        stage = {} if self.stage == MAIN else {"stage": self.stage}
         return {
             "partition": self.partition,
-            **stage,
+            **({} if self.stage == MAIN else {"stage": self.stage}),
             "equal": self.is_equal,
             "offset": self.offset,
-            "watermark": None if known is None else known.watermark,
-            "inputs": {} if known is None else {name: each.next for name, each in known.inputs.items()},
+            **position_data(self.position),
             "digests": self.digests,
             "differences": [each.data() for each in self.differences],
-            "overdue": None if self.overdue is None else self.overdue.data(),
+            "overdue": None if self.overdue is None else asdict(self.overdue),
             "unverifiable": self.unverifiable,
             "notes": self.notes,
         }
@@ -152,7 +155,10 @@ def verify(
             image = scratch()
             fill(image, site.log, changelog, verdict.offset, lambda done: on_progress("changelog", done))
             verdict.digests["changelog"] = _digest(plan, image)
-            _compare_rows(plan, store, image, verdict)
+            differing = [row for row, _, _ in differences(logged_rows(store), logged_rows(image))]
+            if differing:
+                sides = ("store", "changelog")
+                verdict.differences.append(_first_difference(sides, plan, store, image, differing, keys))
         if position is not None:
             _compare_source(site, plan, store, position, verdict, scratch(), on_progress)
     if verdict.offset < changelog.bounds.end:
@@ -185,75 +191,47 @@ def overdue_in(plan: Plan, store: Readable, watermark: int) -> Overdue | None:
     return Overdue(len(found), rule_name(plan, name), decode_key(key), found[0][0])
 
 
-# ---------------------------------------------------------------- against the changelog
+# ---------------------------------------------------------------- what differs
 
 
-def _compare_rows(plan: Plan, store: Readable, image: Readable, verdict: Verdict) -> None:
-    differing = [row for row, _, _ in differences(logged_rows(store), logged_rows(image))]
-    if not differing:
-        return
-    row = next((row for row in differing if row[:1] in (ROW, USER)), differing[0])
-    sides = ("store", "changelog")
+def _name_of(plan: Plan, row: bytes) -> Differing:
+    """What a row belongs to, and its key."""
     if row[:1] == USER:
-        verdict.differences.append(_of_task(sides, store, image, differing, verdict.listed))
-    elif row[:1] == ROW:
-        key, name, _, _ = row_parts(row)
-        held = (_held(plan, store, key), _held(plan, image, key))
-        keys = _keys_of(plan, differing, verdict.listed)
-        verdict.differences.append(
-            StateDifference(sides, rule_name(plan, name), decode_key(key), held, len(differing), keys)
-        )
-    else:
-        held = (_shown(store.get(row)), _shown(image.get(row)))
-        verdict.differences.append(StateDifference(sides, "position", (), held, len(differing)))
+        what, text = named(row)
+        return what, (text,) if text else ()
+    key, name, _, _ = row_parts(row)
+    return rule_name(plan, name), decode_key(key)
 
 
-def _keys_of(plan: Plan, differing: Iterable[bytes], most: int) -> tuple[Differing, ...]:
-    """The keys of rows of rules, each once a rule."""
-    found: dict[Differing, None] = {}
-    for row in differing:
-        if len(found) >= most:
-            break
-        if row[:1] == ROW:
-            key, name, _, _ = row_parts(row)
-            found[rule_name(plan, name), decode_key(key)] = None
-    return tuple(found)
-
-
-def _of_task(
-    sides: tuple[str, str], left: Readable, right: Readable, differing: Sequence[bytes], listed: int
+def _first_difference(
+    sides: tuple[str, str], plan: Plan, left: Readable, right: Readable, differing: Sequence[bytes], listed: int
 ) -> StateDifference:
-    """The first difference in the rows of a user's task."""
-    row = next(row for row in differing if row[:1] == USER)
-    what, key = named(row)
-    held = (shown(row, left.get(row)), shown(row, right.get(row)))
-    keys = dict.fromkeys(_of_user(row) for row in differing if row[:1] == USER)
-    return StateDifference(sides, what, (key,) if key else (), held, len(differing), tuple(keys)[:listed])
+    """The first of the rows that differ, what each side holds there, and the keys of up to so many."""
+    row = next((row for row in differing if row[:1] in (ROW, USER)), differing[0])
+    if row[:1] == USER:
+        held = (task_row_lines(row, left.get(row)), task_row_lines(row, right.get(row)))
+    elif row[:1] == ROW:
+        held = (_held_lines(plan, left, row_parts(row)[0]), _held_lines(plan, right, row_parts(row)[0]))
+    else:
+        values = (left.get(row), right.get(row))
+        one, other = (["nothing"] if each is None else [each.decode("utf-8", "replace")] for each in values)
+        return StateDifference(sides, "position", (), (one, other), len(differing))
+    keys: dict[Differing, None] = {}
+    for each in differing:
+        if len(keys) >= listed:
+            break
+        if each[:1] == row[:1]:
+            keys[_name_of(plan, each)] = None
+    return StateDifference(sides, *_name_of(plan, row), held, len(differing), tuple(keys))
 
 
-def _of_user(row: bytes) -> Differing:
-    what, key = named(row)
-    return what, (key,) if key else ()
-
-
-def _shown(value: bytes | None) -> list[str]:
-    return ["nothing"] if value is None else [value.decode("utf-8", "replace")]
-
-
-def _held(plan: Plan, store: Readable, key: bytes) -> list[str]:
+def _held_lines(plan: Plan, store: Readable, key: bytes) -> list[str]:
     prefix = key_prefix(key)
     rows = dict(store.range(prefix, prefix + b"\xff"))  # what follows is the length of a name
-    lines = text_of(described(plan, key, rows))
-    size = sum(map(len, rows.values()))
-    return (
-        [line.removeprefix("  ") for line in lines] + [f"({len(rows)} rows, {size:,} bytes)"] if rows else ["nothing"]
-    )
-
-
-def rule_name(plan: Plan, store: str) -> str:
-    """The rule, or the history function, that a store's name stands for."""
-    known = plan.program.histories.get(store)
-    return store.partition("@")[0] if known is None else f"a history function of {known[0]}"
+    if not rows:
+        return ["nothing"]
+    lines = [line.removeprefix("  ") for line in described(plan, key, rows).lines()]
+    return [*lines, f"({len(rows)} rows, {sum(map(len, rows.values())):,} bytes)"]
 
 
 def differences(
@@ -289,48 +267,53 @@ def _compare_source(
     on_progress: OnProgress,
 ) -> None:
     until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
+    sides = ("store", "source")
     try:
-        rebuilt = _rebuilt(site, verdict, folded, until, on_progress)
+        rebuilt = _fold_source(site, verdict, folded, until, on_progress)
     except Refused as refused:
         if refused.code not in ("input-expired", "journal-cut"):
             raise
-        verdict.unverifiable.append(_before_when(site, verdict.partition, position) + refused.what)
+        places = [TopicPartition(each.topic, verdict.partition) for each in position.inputs.values()]
+        times = [first_time(site.log, at, *bounds) for at, bounds in site.log.bounds(places).items()]
+        known = [each for each in times if each is not None]
+        since = f"before {iso_time(max(known))} (log time), and " if known else ""
+        verdict.unverifiable.append(f"{since}no snapshot helps: {refused.what}")
         return
     verdict.events = rebuilt.events
     verdict.digests["source"] = digest_of(rebuilt.plan, folded)
     if rebuilt.position.watermark != position.watermark:
-        held = ([_moment(position)], [_moment(rebuilt.position)])
-        verdict.differences.append(StateDifference(("store", "source"), "event time", (), held, 1))
+        held = ([moment_text(position.watermark)], [moment_text(rebuilt.position.watermark)])
+        verdict.differences.append(StateDifference(sides, "event time", (), held, 1))
     if verdict.digests["source"] == verdict.digests["store"]:
         return
     if plan.task is None:
-        verdict.differences.append(_first_in_source(plan, store, folded, position, verdict))
-    elif (versions := versions_of(journal_of(site.log, plan, verdict.partition), plan.task.version)) > 1:
-        verdict.unverifiable.append(
-            f"the state was made by {versions} versions of the task's code, and only today's can be run over the input"
-        )
+        left, right = (canonical(plan, each, watermark_of(position)) for each in (store, folded))
+        rows = [ROW + row for row, _, _ in differences(left, right)]
     else:
+        entries = journal_of(site.log, plan, verdict.partition)
+        versions = {entry.facts["task"]["version"] for entry in entries if "task" in entry.facts} | {plan.task.version}
+        if len(versions) > 1:
+            verdict.unverifiable.append(
+                f"the state was made by {len(versions)} versions of the task's code, and only today's can be run over"
+                " the input"
+            )
+            return
         rows = [row for row, _, _ in differences(logged_rows(store), logged_rows(folded)) if row[:1] == USER]
-        verdict.differences.append(_of_task(("store", "source"), store, folded, rows, verdict.listed))
+    verdict.differences.append(_first_difference(sides, plan, store, folded, rows, verdict.listed))
 
 
-def _moment(position: Position) -> str:
-    return "none yet" if position.watermark is None else iso_time(position.watermark)
-
-
-def _rebuilt(
+def _fold_source(
     site: StateLocation, verdict: Verdict, folded: TaskStore, until: Until, on_progress: OnProgress
 ) -> Rebuilt:
-    def told(events: int) -> None:
-        on_progress("source", events)
-
+    """From the beginning; where the input no longer goes back there, from a snapshot."""
+    fold = partial(rebuild, site.log, site.plan, verdict.partition, folded, until)
     try:
-        return rebuild(site.log, site.plan, verdict.partition, folded, until, on_progress=told)
+        return fold(on_progress=partial(on_progress, "source"))
     except Refused as refused:
         start = _oldest_snapshot(site, verdict, folded, until) if refused.code == "input-expired" else None
         if start is None:
             raise
-    return rebuild(site.log, site.plan, verdict.partition, folded, until, on_progress=told, start=start)
+    return fold(on_progress=partial(on_progress, "source"), start=start)
 
 
 def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, until: Until) -> Position | None:
@@ -345,42 +328,21 @@ def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, u
             continue
         with reading(snapshot.folder) as store:
             position = position_of(store)
-            if position is None or not _inputs_hold(site, verdict.partition, position):
+            if position is None:
+                continue
+            safe = {TopicPartition(each.topic, verdict.partition): each.safe for each in position.inputs.values()}
+            if any(bounds.begin > safe[at] for at, bounds in site.log.bounds(list(safe)).items()):
                 continue
             nexts = {stream: each.next for stream, each in position.inputs.items()}
             if was_set_back(journal_of(site.log, site.plan, verdict.partition), position.journal, nexts):
                 continue
             folded.write(store.range())
         verdict.notes.append(
-            f"unverifiable before event time {_moment(position)}: the input no longer goes back to the beginning, and"
-            f" snapshot {snapshot.number} was taken for true"
+            f"unverifiable before event time {moment_text(position.watermark)}: the input no longer goes back to the"
+            f" beginning, and snapshot {snapshot.number} was taken for true"
         )
         return position
     return None
-
-
-def _before_when(site: StateLocation, partition: int, position: Position) -> str:
-    """From when on the input is there, in words."""
-    places = [TopicPartition(each.topic, partition) for each in position.inputs.values()]
-    times = [first_time(site.log, at, *bounds) for at, bounds in site.log.bounds(places).items()]
-    known = [each for each in times if each is not None]
-    return f"before {iso_time(max(known))} (log time), and no snapshot helps: " if known else "no snapshot helps: "
-
-
-def _inputs_hold(site: StateLocation, partition: int, position: Position) -> bool:
-    places = {TopicPartition(each.topic, partition): each.safe for each in position.inputs.values()}
-    return all(bounds.begin <= places[at] for at, bounds in site.log.bounds(list(places)).items())
-
-
-def _first_in_source(
-    plan: Plan, store: Readable, folded: Readable, position: Position, verdict: Verdict
-) -> StateDifference:
-    left, right = (canonical(plan, each, watermark_of(position)) for each in (store, folded))
-    differing = [row for row, _, _ in differences(left, right)]
-    key, name, _, _ = row_parts(ROW + differing[0])
-    held = (_held(plan, store, key), _held(plan, folded, key))
-    keys = _keys_of(plan, (ROW + row for row in differing), verdict.listed)
-    return StateDifference(("store", "source"), rule_name(plan, name), decode_key(key), held, len(differing), keys)
 
 
 def canonical(plan: Plan, store: Readable, watermark: int) -> list[tuple[bytes, bytes]]:
@@ -406,27 +368,24 @@ def canonical(plan: Plan, store: Readable, watermark: int) -> list[tuple[bytes, 
 def text_of_verdict(verdict: Verdict) -> list[str]:
     """A line or more for a partition."""
     known = verdict.position
-    moment = "no event yet" if known is None else f"event time {_moment(known)}"
-    sides = ", ".join(verdict.digests)
-    digest = verdict.digests.get("store", "")[:16]
-    head = f"{name_of(verdict.stage, verdict.partition)}: "
+    moment = "no event yet" if known is None else f"event time {moment_text(known.watermark)}"
+    name, where = name_of(verdict.stage, verdict.partition), f"at {moment}, changelog offset {verdict.offset:,}"
     if verdict.is_equal:
         word = "equal" if not verdict.unverifiable else "equal as far as it can be verified"
-        lines = [f"{head}{word} ({sides}) at {moment}, changelog offset {verdict.offset:,}; digest {digest}"]
+        digest = verdict.digests.get("store", "")[:16]
+        lines = [f"{name}: {word} ({', '.join(verdict.digests)}) {where}; digest {digest}"]
     else:
-        lines = [f"{head}DIFFERENT at {moment}, changelog offset {verdict.offset:,}"]
+        lines = [f"{name}: DIFFERENT {where}"]
     for each in verdict.differences:
         left, right = each.sides
         key = f", key {key_text(each.key)}" if each.key else ""
-        lines.append(
-            f"  {left} and {right} differ in {each.rows:,} row{'s' * (each.rows != 1)}; the first: {each.rule}{key}"
-        )
+        lines.append(f"  {left} and {right} differ in {counted(each.rows, 'row')}; the first: {each.rule}{key}")
         for side, held in zip(each.sides, each.held, strict=True):
             lines += [f"    {side}:", *(f"      {line}" for line in held)]
         lines += [f"    {rule}, key {key_text(found)}" for rule, found in each.keys]
     if (due := verdict.overdue) is not None:
         lines.append(
-            f"  {due.timers:,} timer{'s' * (due.timers != 1)} not raised that event time has passed; the first:"
+            f"  {counted(due.timers, 'timer')} not raised that event time has passed; the first:"
             f" {due.rule}, key {key_text(due.key)}, due at {iso_time(due.at)}"
         )
     lines += [f"  unverifiable: {reason}" for reason in verdict.unverifiable]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -25,13 +26,15 @@ from samovar.service.alerts.index import Alert
 from samovar.service.config.models import ServiceFile
 from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext
-from samovar.service.query.events import Place, StreamEvent
-from samovar.service.query.lookback import KeyRecord, LookbackRequest, LookbackResult, look_back, set_aside
-from samovar.service.query.version_start import start_of_version
+from samovar.service.query.events import StreamEvent
+from samovar.service.query.lookback import KeyRecord, look_back, places_aside
+from samovar.service.query.rule_cache import start_of_version
+from samovar.service.topology.encoding import decoding_of
 from samovar.service.topology.stages import stage_of
 
 AROUND_MS = 60_000  # before an alert's first event, told event by event; or as long as the alert itself is
 _ORDER = ("offset", "partition", "stream")  # after time, the last first
+_Taken = TypeVar("_Taken", StreamEvent, KeyRecord)
 Decoders: TypeAlias = Callable[[str, tuple[str, ...]], Any]  # of a stream and fields
 
 
@@ -55,23 +58,18 @@ def story_of(
 
 def decoders_of(settings: ServiceFile) -> Decoders:
     """What decodes a stream's values, made once a stream and set of fields."""
-    from samovar.service.topology.encoding import decoding_of  # noqa: PLC0415 - loads Avro where it is needed
 
-    made: dict[tuple[str, tuple[str, ...]], Any] = {}
+    @cache
+    def decoder(stream: str, fields: tuple[str, ...]) -> Any:
+        own = settings.streams[stream]
+        return decoding_of(own)(fields, own.time, own.type, stream)
 
-    def get(stream: str, fields: tuple[str, ...]) -> Any:
-        if (stream, fields) not in made:
-            own = settings.streams[stream]
-            made[stream, fields] = decoding_of(own)(fields, own.time, own.type, stream)
-        return made[stream, fields]
-
-    return get
+    return decoder
 
 
 def limits_of(settings: ServiceFile) -> dict[str, Any]:
     """What bounds a rule's states in this service."""
-    limits = ("max_partials", "max_events", "max_matches")
-    return {name: getattr(settings, name) for name in limits}
+    return {name: getattr(settings, name) for name in ("max_partials", "max_events", "max_matches")}
 
 
 def in_order(settings: ServiceFile, events: Iterable[StreamEvent]) -> list[StreamEvent]:
@@ -80,25 +78,17 @@ def in_order(settings: ServiceFile, events: Iterable[StreamEvent]) -> list[Strea
     return sorted(events, key=lambda each: (each.time or 0, streams[each.stream], each.partition, each.offset))
 
 
-def events_taken(context: QueryContext, rule: Rule, events: Sequence[StreamEvent]) -> list[StreamEvent]:
+def events_taken(context: QueryContext, rule: Rule, events: Sequence[_Taken]) -> list[_Taken]:
     """Without those that came too late for the rule, or are dead letters."""
-    aside = places_aside(context, rule, min((each.logged for each in events), default=0)) if events else set()
-    return [each for each in events if each.place not in aside]
-
-
-def places_aside(context: QueryContext, rule: Rule, since_ms: int) -> set[Place]:
-    """By stream, partition and offset, the records since a time in the log that a rule never saw."""
+    if not events:
+        return []
     stage = stage_of(rule, context.settings.streams, context.rule_cache.site().partitions)
-    names = {stream.topic: name for name, stream in context.settings.streams.items()}
-    found = set_aside(context.events, stage, since_ms)
-    return {(names.get(topic, ""), partition, offset) for topic, partition, offset in found}
+    aside = places_aside(context.events, stage, min(each.logged for each in events))
+    return [each for each in events if each.place not in aside]
 
 
 def span_text(rule: Rule) -> str:
     return duration_text(reach_ms(rule))
-
-
-# ---------------------------------------------------------------- an alert
 
 
 @dataclass(frozen=True)
@@ -114,53 +104,58 @@ def why_alert(
     context: QueryContext, masks: Masks, alert: Alert, rule: Rule, matched: Sequence[StreamEvent]
 ) -> dict[str, Any]:
     """Why an alert was raised, as data. `matched` are those of its events that the log still has."""
-    program, match = compile_rules([rule]), alert.match
-    key, until_ms = list(match["key"].values()), int(match["at"]) + 1  # a timer fires behind its deadline
-    wanted = LookbackRequest(rule, key, matched, alert.logged, int(match["start"]) - reach_ms(rule))
-    again = _Again(context, program, until_ms)
-    run, look = again.find(alert.id, wanted)
-    is_same = alert.id in run.ids
-    if not is_same:
+    match = alert.match
+    start_ms, end_ms, at_ms = int(match["start"]), int(match["end"]), int(match["at"])
+    key = list(match["key"].values())
+    replay = _RuleReplay(context, compile_rules([rule]), at_ms + 1)  # a timer fires behind its deadline
+    # Further back until the alert is found and nothing that the rule reads is missing, or there is no more.
+    for look in look_back(context.events, rule, key, matched, alert.logged, start_ms - reach_ms(rule)):
+        run = replay.run(events_taken(context, rule, look.rows)) if look.is_deep or look.is_whole else None
+        if run is not None and alert.id in run.ids:
+            break
+    run = run or replay.run(events_taken(context, rule, look.rows))
+    if alert.id not in run.ids:
         begun_ms = start_of_version(context.rule_cache.site(), rule, match)
-        cut = run if begun_ms is None else again.run([row for row, _ in again.since(run, begun_ms)])
-        run, is_same = (cut, True) if alert.id in cut.ids else (run, False)
-    told_from_ms = int(match["start"]) - max(int(match["end"]) - int(match["start"]), AROUND_MS)
-    told = story_data(masks, again.story(run, key, told_from_ms), lambda number: again.event(run.rows[number]))
-    if not is_same:
-        told["conclusion"] = not_repeated(rule, look)
-    return told | {"id": masks.alert_id(alert.id, rule) if is_same else None}
+        if begun_ms is not None:
+            times = zip(run.rows, run.times.tolist(), strict=True)
+            cut = replay.run([row for row, time in times if time >= begun_ms])
+            run = cut if alert.id in cut.ids else run
+    told_from_ms = start_ms - max(end_ms - start_ms, AROUND_MS)
+
+    def event_at(number: int) -> StreamEvent:
+        row = run.rows[number]
+        return context.events.event(row.place, row.logged, None, row.value)
+
+    told = story_data(masks, replay.story(run, key, told_from_ms), event_at)
+    if alert.id in run.ids:
+        return told | {"id": masks.alert_id(alert.id, rule)}
+    # It was raised all the same: what was missing, as far as it is known.
+    reads = f"the rule reads {span_text(rule)} back"
+    if not look.is_whole:
+        since = "" if look.since_ms is None else f", back to {iso_time(look.since_ms)}"
+        reason = f"Only {look.records:,} records were looked through{since}, and {reads}."
+    elif look.is_cut:
+        reason = f"The log no longer holds all events of that time, and {reads}."
+    else:
+        reason = "The rule's state came from before a change of rules or lists."
+    first = "This alert cannot be shown event by event: a run over the key's events does not find it again."
+    return told | {"conclusion": [first, reason], "id": None}
 
 
 @dataclass
-class _Again:
+class _RuleReplay:
     """Runs of one rule over a key's records."""
 
     context: QueryContext
     program: Program
     until_ms: int
 
-    def find(self, wanted_id: str, wanted: LookbackRequest) -> tuple[KeyReplay, LookbackResult]:
-        """Further back until the alert is found and nothing that the rule reads is missing, or there is no more."""
-        for look in look_back(self.context.events, wanted):
-            if not look.is_deep and not look.is_whole:
-                continue
-            run = self.run(self._taken(look.rows))
-            if wanted_id in run.ids:
-                return run, look
-        return self.run(self._taken(look.rows)), look
-
-    def _taken(self, rows: Sequence[KeyRecord]) -> list[KeyRecord]:
-        """Without those that the rule never saw."""
-        (plan,) = self.program.rules
-        aside = places_aside(self.context, plan.rule, min(row.logged_ms for row in rows)) if rows else set()
-        return [row for row in rows if row.place not in aside]
-
     def run(self, rows: Sequence[KeyRecord]) -> KeyReplay:
         """In order, up to the alert; only then it is known which of them are events."""
-        streams = list(self.context.settings.streams)
+        settings = self.context.settings
         batches, kept, starts = list[Batch](), list[KeyRecord](), [0]
-        for number, stream in enumerate(streams):
-            own = [row for row in rows if row.stream == stream]
+        for number, stream in enumerate(settings.streams):
+            own = [row for row in rows if row.place[0] == stream]
             batch, good = self._decoded(own, number)
             batches.append(batch)
             kept += [own[place] for place in good]
@@ -172,9 +167,8 @@ class _Again:
         places = np.lexsort((*numbers, times))
         places = places[times[places] < self.until_ms]
         merged = gathered(batches, np.array(starts), places, len(self.program.fields))
-        topics = [self.context.settings.streams[stream].topic for stream in streams]
-        states = States(self.program, topics=topics, **limits_of(self.context.settings))
-        found = step(states, merged, self.until_ms)
+        topics = [stream.topic for stream in settings.streams.values()]
+        found = step(States(self.program, topics=topics, **limits_of(settings)), merged, self.until_ms)
         ids = frozenset(str(match["id"]) for match in found)
         return KeyReplay([kept[place] for place in places.tolist()], times[places], ids)
 
@@ -183,83 +177,35 @@ class _Again:
     ) -> tuple[Batch, list[int]]:
         """The events among rows of one stream, and which rows those are."""
         name = list(self.context.settings.streams)[stream]
-        decoder = self._decoders(name, self.program.fields)
+        decoder = decoders_of(self.context.settings)(name, self.program.fields)
         batch = decoder.batch()
         if not rows:
             return batch, []
-        partitions = np.array([row.partition for row in rows], np.int32)
-        offsets = np.array([row.offset for row in rows], np.int64) if numbers is None else numbers
+        partitions = np.array([row.place[1] for row in rows], np.int32)
+        offsets = np.array([row.place[2] for row in rows], np.int64) if numbers is None else numbers
         values = joined([row.value for row in rows])
         verdicts = decoder.decode(batch, values, stream, partitions, offsets, copy=True)
         return batch, np.flatnonzero(verdicts["code"] == 0).tolist()
-
-    @property
-    def _decoders(self) -> Decoders:
-        return decoders_of(self.context.settings)
-
-    def since(self, run: KeyReplay, begun_ms: int) -> list[tuple[KeyRecord, int]]:
-        return [(row, time) for row, time in zip(run.rows, run.times.tolist(), strict=True) if time >= begun_ms]
 
     def story(self, run: KeyReplay, key: Sequence[Scalar], from_ms: int) -> KeyTrace:
         """The same run, with notes from a time on. An event's number is its place among the rows."""
         batches, starts, order = list[Batch](), [0], list[int]()
         for number, stream in enumerate(self.context.settings.streams):
-            mine = [place for place, row in enumerate(run.rows) if row.stream == stream]
+            mine = [place for place, row in enumerate(run.rows) if row.place[0] == stream]
             batch, _ = self._decoded([run.rows[place] for place in mine], number, np.array(mine, np.int64))
             batches.append(batch)
             order += mine
             starts.append(len(order))
         places = np.argsort(np.array(order, np.int64))
-        first = int(np.searchsorted(run.times, from_ms))
-        columns = len(self.program.fields)
+        first, columns = int(np.searchsorted(run.times, from_ms)), len(self.program.fields)
         before, after = (
             gathered(batches, np.array(starts), part, columns) for part in (places[:first], places[first:])
         )
         return follow_from(self.program, key, before, after, self.until_ms, **limits_of(self.context.settings))
 
-    def event(self, row: KeyRecord) -> StreamEvent:
-        read = self.context.events.readable(row.stream, row.value)
-        return StreamEvent(*row.place, row.logged_ms, None, row.value, read.time, read.type, read.event)
-
-
-def not_repeated(rule: Rule, look: LookbackResult) -> list[str]:
-    """An alert that a run did not find again was raised all the same: what was missing, as far as it is known."""
-    told = ["This alert cannot be shown event by event: a run over the key's events does not find it again."]
-    reads = f"the rule reads {span_text(rule)} back"
-    if not look.is_whole:
-        since = "" if look.since_ms is None else f", back to {iso_time(look.since_ms)}"
-        return [*told, f"Only {look.records:,} records were looked through{since}, and {reads}."]
-    if look.is_cut:
-        return [*told, f"The log no longer holds all events of that time, and {reads}."]
-    return [*told, "The rule's state came from before a change of rules or lists."]
-
-
-# ---------------------------------------------------------------- as data
-
 
 def story_data(masks: Masks, story: KeyTrace, event_at: Callable[[int], StreamEvent]) -> dict[str, Any]:
     """A story without what may not be seen. `event_at` gives an event by its number."""
-    told = explain(story, names_of(event_at), masks.shows)
-    events = {seen.offset: event_at(seen.offset) for seen in story.events}
-    shown = []
-    for seen, sentences in told.events:
-        event = events[seen.offset]
-        fields = {name: value.json if isinstance(value, Other) else value for name, value in seen.fields.items()}
-        where = {"stream": event.stream, "partition": event.partition, "offset": event.offset}
-        shown.append(
-            where
-            | {
-                "time": seen.time,
-                "type": seen.type,
-                "fields": masks.fields(fields),
-                "told": list(sentences),
-            }
-        )
-    return {"matches": story.matches, "events": shown, "conclusion": list(told.conclusion)}
-
-
-def names_of(event_at: Callable[[int], StreamEvent]) -> Names:
-    """Events by their type and time."""
 
     def event(number: int) -> str:
         return f"the {event_at(number).type} at {iso_time(event_at(number).time or 0)}"
@@ -267,4 +213,13 @@ def names_of(event_at: Callable[[int], StreamEvent]) -> Names:
     def several(numbers: Sequence[int]) -> str:
         return listed((iso_time(event_at(number).time or 0) for number in numbers), 4)
 
-    return Names(event, iso_time, several)
+    told = explain(story, Names(event, iso_time, several), masks.shows)
+    events = {seen.offset: event_at(seen.offset) for seen in story.events}
+    shown = []
+    for seen, sentences in told.events:
+        at = events[seen.offset]
+        fields = {name: value.json if isinstance(value, Other) else value for name, value in seen.fields.items()}
+        where = {"stream": at.stream, "partition": at.partition, "offset": at.offset}
+        what = {"time": seen.time, "type": seen.type, "fields": masks.fields(fields), "told": list(sentences)}
+        shown.append(where | what)
+    return {"matches": story.matches, "events": shown, "conclusion": list(told.conclusion)}

@@ -7,12 +7,11 @@ once a second; while the log does not answer, those hold that were read last.
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, make_asgi_app
 from prometheus_client.registry import Collector
@@ -32,8 +31,7 @@ REFUSED = [(b"content-type", b"text/plain; charset=utf-8"), (b"www-authenticate"
 TOLD = b"access-token: this needs an API token: `samovar tokens add` makes one\n"
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Where metrics are served."""
 
     host: str
@@ -55,10 +53,29 @@ def address_of(text: str) -> Address:
 @contextmanager
 def serving(settings: ServiceFile, log: Log, address: Address, collector: Collector) -> Iterator[None]:
     """While this lasts, metrics are served, in a thread of its own."""
-    app: App = make_asgi_app(_registry(collector))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    app: App = make_asgi_app(registry)
     if not is_loopback(address.host):
-        app = TokensOnly(app, settings, log, _refuse_open(settings, log, address))
-    with _bound(address) as listening:
+        tokens = load_tokens(log, settings.service)
+        if not len(tokens):
+            raise Refused(
+                "access-required",
+                f"metrics at {address.host} can be reached by others, and there is no API token"
+                f" {'left' if tokens.was_made else 'yet'}",
+                f"Make one first: `samovar tokens add CONFIG NAME --role {Role.VIEWER.word}`, and give it to Prometheus"
+                " (`authorization`); or serve them at 127.0.0.1.",
+            )
+        app = TokensOnly(app, settings, log, tokens)
+    try:
+        listening = bound(address.host, address.port)
+    except Refused as taken:
+        raise Refused(
+            "metrics-port-taken",
+            f"metrics cannot be served at {address.host}:{address.port}: {taken.what.rpartition(': ')[2]}",
+            "Choose another port with --metrics; with --containers each takes the next one.",
+        ) from taken
+    with listening:
         server = server_of(app, settings.http, stop_s=STOP_S, lifespan="off")
         thread = threading.Thread(target=run_server, args=(server, listening), name="metrics", daemon=True)
         thread.start()
@@ -72,36 +89,6 @@ def serving(settings: ServiceFile, log: Log, address: Address, collector: Collec
             thread.join(BEGIN_S)
 
 
-def _registry(collector: Collector) -> CollectorRegistry:
-    made = CollectorRegistry(auto_describe=False)
-    made.register(collector)
-    return made
-
-
-def _bound(address: Address) -> socket.socket:
-    try:
-        return bound(address.host, address.port)
-    except Refused as taken:
-        raise Refused(
-            "metrics-port-taken",
-            f"metrics cannot be served at {address.host}:{address.port}: {taken.what.rpartition(': ')[2]}",
-            "Choose another port with --metrics; with --containers each takes the next one.",
-        ) from taken
-
-
-def _refuse_open(settings: ServiceFile, log: Log, address: Address) -> Tokens:
-    tokens = load_tokens(log, settings.service)
-    if not len(tokens):
-        raise Refused(
-            "access-required",
-            f"metrics at {address.host} can be reached by others, and there is no API token"
-            f" {'left' if tokens.was_made else 'yet'}",
-            f"Make one first: `samovar tokens add CONFIG NAME --role {Role.VIEWER.word}`, and give it to Prometheus"
-            " (`authorization`); or serve them at 127.0.0.1.",
-        )
-    return tokens
-
-
 class TokensOnly:
     """Answers those who show an API token, of any role."""
 
@@ -112,8 +99,7 @@ class TokensOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scheme, _, token = headers_of(scope).get("authorization", "").partition(" ")
-        known = (await self._known()).who(token.strip()) if scheme.lower() == "bearer" else None
-        if known is None:
+        if scheme.lower() != "bearer" or (await self._known()).who(token.strip()) is None:
             await send({"type": "http.response.start", "status": 401, "headers": REFUSED})
             await send({"type": "http.response.body", "body": TOLD})
             return
@@ -123,11 +109,6 @@ class TokensOnly:
         async with self._lock:
             if time.monotonic() - self._read_s > FRESH_S:
                 self._read_s = time.monotonic()
-                self._tokens = await asyncio.to_thread(self._read)
-            return self._tokens
-
-    def _read(self) -> Tokens:
-        try:
-            return load_tokens(self._log, self._service)
-        except (LogUnavailable, Fenced, Refused):
+                with suppress(LogUnavailable, Fenced, Refused):
+                    self._tokens = await asyncio.to_thread(load_tokens, self._log, self._service)
             return self._tokens

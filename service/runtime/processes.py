@@ -14,8 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from samovar.service.ops.log_output import stamped
@@ -24,8 +24,6 @@ LEAVE = signal.SIGUSR1  # "end, and do not come back": anyone who is left takes 
 LOOK_S = 0.05
 RESTARTS_MOST = 5  # of children that were killed, in RESTARTS_S: more than that is no accident
 RESTARTS_S = 60.0
-
-
 SERVE = -1  # the slot of the process that serves HTTP, which is not a container
 ENDS_WITH_PARENT = "--ends-with-parent"  # of `run` and `serve`: the parent holds the other end of standard input
 
@@ -48,19 +46,16 @@ def run_processes(
     command = [sys.executable, "-m", "samovar.service.cli"]
     more = [*options, *(["--until-caught-up"] if until_caught_up else [])]
 
-    def of_slot(slot: int) -> list[str]:
+    def command_of(slot: int) -> list[str]:
         if slot == SERVE:
             return [*command, "serve", str(config), ENDS_WITH_PARENT, *(serve or ())]
         own = ["--containers", "1", "--slot", str(slot), ENDS_WITH_PARENT]
-        return [*command, "run", str(config), *own, *of_metrics(slot), *more]
+        if metrics is not None:
+            host, colon, port = metrics.rpartition(":")
+            own += ["--metrics", f"{host}{colon}{int(port) + slot - first}"]
+        return [*command, "run", str(config), *own, *more]
 
-    def of_metrics(slot: int) -> list[str]:
-        if metrics is None:
-            return []
-        host, colon, port = metrics.rpartition(":")
-        return ["--metrics", f"{host}{colon}{int(port) + slot - first}"]
-
-    children = Children(of_slot)
+    children = Children(command_of)
     with stopping(children.stop, children.leave):
         return children.run(range(first, first + containers), beside=[SERVE] if serve is not None else [])
 
@@ -87,7 +82,9 @@ class Children:
             for slot in list(self._running):
                 code = self._running[slot].poll()
                 if code is not None:
-                    _close_input(self._running.pop(slot))
+                    stdin = self._running.pop(slot).stdin
+                    assert stdin is not None
+                    stdin.close()
                     worst = worst or self._ended(slot, code)
             time.sleep(LOOK_S)
         return worst
@@ -112,20 +109,18 @@ class Children:
         """The exit code that this end makes, 0 where it is none."""
         if code in (-signal.SIGTERM, -LEAVE) and self._stopping:
             return 0  # so early that it had not begun
-        if code < 0 and not self._stopping and self._may_restart():
-            name = signal.Signals(-code).name
-            sys.stderr.write(stamped(f"{_name(slot)} was ended by {name}; it is started again\n", time.time()))
-            sys.stderr.flush()
-            self._start(slot)
-            return 0
+        if code < 0 and not self._stopping:
+            now = time.monotonic()
+            self._restarts = [at for at in self._restarts if now - at < RESTARTS_S] + [now]
+            if len(self._restarts) <= RESTARTS_MOST:
+                who, name = "samovar serve" if slot == SERVE else f"container {slot}", signal.Signals(-code).name
+                sys.stderr.write(stamped(f"{who} was ended by {name}; it is started again\n", time.time()))
+                sys.stderr.flush()
+                self._start(slot)
+                return 0
         if code:
             self.stop()
         return code if code >= 0 else 128 - code
-
-    def _may_restart(self) -> bool:
-        now = time.monotonic()
-        self._restarts = [at for at in self._restarts if now - at < RESTARTS_S] + [now]
-        return len(self._restarts) <= RESTARTS_MOST
 
 
 def end_with_parent() -> None:
@@ -139,40 +134,28 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _close_input(ended: subprocess.Popen[bytes]) -> None:
-    assert ended.stdin is not None
-    ended.stdin.close()
-
-
-def _name(slot: int) -> str:
-    return "samovar serve" if slot == SERVE else f"container {slot}"
-
-
 @contextmanager
-def stopping(stop: Callable[[], None], leave: Callable[[], None]) -> Iterator[None]:
+def _handling(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+    before = {number: signal.signal(number, lambda *_, end=end: end()) for number, end in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stopping(stop: Callable[[], None], leave: Callable[[], None]) -> AbstractContextManager[None]:
     """While this lasts, SIGTERM and Ctrl-C ask for an end and do not make one; SIGUSR1 asks for an end for good."""
-    asked = {signal.SIGTERM: stop, signal.SIGINT: stop, LEAVE: leave}
-    before = {number: signal.signal(number, lambda *_, end=end: end()) for number, end in asked.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _handling({signal.SIGTERM: stop, signal.SIGINT: stop, LEAVE: leave})
 
 
-@contextmanager
-def nothing_begun() -> Iterator[None]:
+def nothing_begun() -> AbstractContextManager[None]:
     """While this lasts there is nothing to be finished: SIGTERM and SIGUSR1 are an end at once, and a good one."""
-    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, LEAVE)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
+    def end() -> None:
+        # Not by an exception: the import of a large package, where this mostly comes, may swallow one and go on.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
-def _leave(*_: object) -> None:
-    # Not by an exception: the import of a large package, where this mostly comes, may swallow one and go on.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    return _handling({signal.SIGTERM: end, LEAVE: end})

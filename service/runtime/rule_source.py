@@ -61,11 +61,6 @@ class PublishedRuleSource(RuleSource):
             found, self._found = self._found, None
         return found
 
-    def look(self) -> None:
-        with self._lock:
-            self._write_quarantines()
-            self._look()
-
     def quarantine(self, failure: RuleFailure) -> None:
         self._failures.append(failure)
 
@@ -84,35 +79,39 @@ class PublishedRuleSource(RuleSource):
             self._failures.popleft()
             self._told_unwritten = False
 
-    def _look(self) -> None:
-        if self._end is None and self._at.topic not in self._log.topics([self._at.topic]):
-            return
-        end = self._log.bounds([self._at])[self._at].end
-        if end == self._end:
-            return
-        changes = read_changes(self._log, self._settings.service)
-        self._end = end
-        if len(changes) <= self._known:
-            return
-        self._known = len(changes)
-        try:
-            self._found, self.refused = self._plans(with_book(self._settings, folded(changes, self._settings))), None
-        except Refused as error:
-            self.refused = self._known, error
-            text = f"change {self._known} of the rules is not taken, those before it go on: {error}"
-            self._tell(LogEvent(text, "rules-refused", "error", change=self._known, code=error.code))
-
-    def _plans(self, settings: ServiceFile) -> list[Plan]:
-        plans = [*rule_plans(settings, self._partitions), *self._tasks]
-        ensure(self._log, settings)
-        return plans
-
-    # ------------------------------------------------------------ the thread
+    def look(self) -> None:
+        with self._lock:
+            self._write_quarantines()
+            if self._end is None and self._at.topic not in self._log.topics([self._at.topic]):
+                return
+            end = self._log.bounds([self._at])[self._at].end
+            if end == self._end:
+                return
+            changes = read_changes(self._log, self._settings.service)
+            self._end = end
+            if len(changes) <= self._known:
+                return
+            self._known = len(changes)
+            try:
+                settings = with_book(self._settings, folded(changes, self._settings))
+                plans = [*rule_plans(settings, self._partitions), *self._tasks]
+                ensure(self._log, settings)
+                self._found, self.refused = plans, None
+            except Refused as error:
+                self.refused = self._known, error
+                text = f"change {self._known} of the rules is not taken, those before it go on: {error}"
+                self._tell(LogEvent(text, "rules-refused", "error", change=self._known, code=error.code))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While this lasts, the topic is looked at."""
-        thread = threading.Thread(target=self._run, name="rules", daemon=True)
+
+        def run() -> None:
+            while not self._ending.wait(LOOK_EVERY_S):
+                with suppress(LogUnavailable, Fenced, Refused):  # it is looked at again
+                    self.look()
+
+        thread = threading.Thread(target=run, name="rules", daemon=True)
         thread.start()
         try:
             yield
@@ -122,8 +121,3 @@ class PublishedRuleSource(RuleSource):
             if self._failures:
                 with suppress(LogUnavailable, Fenced, Refused):
                     self._write_quarantines()
-
-    def _run(self) -> None:
-        while not self._ending.wait(LOOK_EVERY_S):
-            with suppress(LogUnavailable, Fenced, Refused):  # it is looked at again
-                self.look()

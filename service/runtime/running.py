@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import IO
 
@@ -20,7 +20,7 @@ from samovar.service.runtime.metrics_server import address_of, serving
 from samovar.service.runtime.processes import stopping
 from samovar.service.runtime.rule_source import PublishedRuleSource
 from samovar.service.topology.copartitioning import refuse_misplaced
-from samovar.service.topology.plans import input_of, plan_of, plans_of
+from samovar.service.topology.plans import plans_of
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import ensure
 from samovar.state.rocks import RocksMemory
@@ -33,38 +33,7 @@ from samovar.tasks.runtime.metrics import MetricsSampler
 from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import LIVE_BUDGET, TaskConfig
 
-__all__ = ["config_of", "container_of", "input_of", "plan_of", "plans_of", "run_here"]
 STATUS_EVERY_S = 5.0
-
-
-@contextmanager
-def reported(
-    container: Container, log: Log, settings: ServiceFile, metrics: str | None = None, address: str | None = None
-) -> Iterator[MetricsSampler]:
-    """While this lasts, the container is told of. Call what it gives after every cycle."""
-    observer = MetricsSampler(container, SystemClock())
-    reporter = HeartbeatReporter(log, settings.service, observer, address=address)
-    observer.on_change = reporter.wake
-    with served(settings, log, container, reporter, metrics):
-        reporter.start()
-        try:
-            yield observer
-        finally:
-            reporter.close()
-
-
-@contextmanager
-def served(
-    settings: ServiceFile, log: Log, container: Container, reporter: HeartbeatReporter, where: str | None
-) -> Iterator[None]:
-    """While this lasts, metrics are served, if anywhere."""
-    if where is None:
-        yield
-        return
-
-    collector = ContainerMetrics(settings.service, reporter, container.commit_times)
-    with serving(settings, log, address_of(where), collector):
-        yield
 
 
 def config_of(settings: ServiceFile) -> TaskConfig:
@@ -135,20 +104,24 @@ def run_here(
     more = f", stages {', '.join(stages)}" if stages else ""
     text = f"container {slot} of {settings.service}: {rules} rules, {settings.delivery.value}{more}"
     tell(LogEvent(text, "started", version=__version__, delivery=settings.delivery.value))
-    shown = ProgressReporter(tell)
+    progress, sampler = ProgressReporter(tell), MetricsSampler(container, SystemClock())
+    heartbeat = HeartbeatReporter(log, settings.service, sampler, address=address)
+    sampler.on_change = heartbeat.wake
     assert isinstance(container.rule_source, PublishedRuleSource)
-    stop = container.leave if leave else container.stop
-    with (
-        stopping(stop, container.leave),
-        logging_told(tell),
-        container.rule_source.watching(),
-        reported(container, log, settings, metrics, address) as look,
-    ):
 
-        def after_cycle(status: RunStatus) -> None:
-            shown(status)
-            look()
+    def after_cycle(status: RunStatus) -> None:
+        progress(status)
+        sampler()
 
+    with ExitStack() as stack:
+        stack.enter_context(stopping(container.leave if leave else container.stop, container.leave))
+        stack.enter_context(logging_told(tell))
+        stack.enter_context(container.rule_source.watching())
+        if metrics is not None:
+            collector = ContainerMetrics(settings.service, heartbeat, container.commit_times)
+            stack.enter_context(serving(settings, log, address_of(metrics), collector))
+        heartbeat.start()
+        stack.callback(heartbeat.close)
         counts = container.run(until_caught_up=until_caught_up, on_cycle=after_cycle)
     tell(LogEvent(f"container {slot} stopped: {summary(counts)}", "stopped", **asdict(counts)))
     return counts
@@ -166,27 +139,21 @@ class ProgressReporter:
     def __call__(self, status: RunStatus) -> None:
         now = time.monotonic()
         tasks = (status.running, tuple(status.restoring))
-        if tasks != self.tasks:
-            self.tasks = tasks
-            self._tell_tasks(status)
-        elif now - self.at >= STATUS_EVERY_S and status.counts.events > self.events:
+        has_changed, is_due = tasks != self.tasks, now - self.at >= STATUS_EVERY_S
+        if not has_changed and is_due and status.counts.events > self.events:
             rate = (status.counts.events - self.events) / (now - self.at)
             text = f"container {status.slot}: {summary(status.counts)}, {rate:,.0f} events/s"
             self.tell(LogEvent(text, "progress", events_per_s=round(rate), **asdict(status.counts)))
-        elif now - self.at >= STATUS_EVERY_S and status.restoring:
-            self._tell_tasks(status)
+        elif has_changed or (is_due and status.restoring):
+            running = ", ".join(map(str, status.running)) or "none"
+            places = sorted(status.restoring.items())
+            restoring = ", ".join(f"{number} ({done:,} of {todo:,})" for number, (done, todo) in places)
+            more = f"; restoring {restoring}" if restoring else ""
+            text = f"container {status.slot}: running partitions {running}{more}"
+            self.tell(LogEvent(text, "tasks", running=list(status.running), restoring=restoring or None))
         else:
             return
-        self.at, self.events = now, status.counts.events
-
-    def _tell_tasks(self, status: RunStatus) -> None:
-        running = ", ".join(map(str, status.running)) or "none"
-        restoring = ", ".join(
-            f"{number} ({done:,} of {todo:,})" for number, (done, todo) in sorted(status.restoring.items())
-        )
-        more = f"; restoring {restoring}" if restoring else ""
-        text = f"container {status.slot}: running partitions {running}{more}"
-        self.tell(LogEvent(text, "tasks", running=list(status.running), restoring=restoring or None))
+        self.at, self.events, self.tasks = now, status.counts.events, tasks
 
 
 def summary(counts: Counts) -> str:

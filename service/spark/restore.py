@@ -25,7 +25,7 @@ from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, tidy
 from samovar.service.recovery.restore.plan import STAGING, RestorePlan, RestoreRequest
-from samovar.service.recovery.restore.run import BuildResult, OnProgress, alone, refuse_running, replay
+from samovar.service.recovery.restore.run import BuildResult, Engine, OnProgress, alone, refuse_running, replay
 from samovar.service.spark.jobs import JobPart, ranges_of, refuse_away, shipped, stage
 from samovar.service.topology.logs import kafka_of
 from samovar.service.topology.stores import StateLocation, look_at
@@ -68,7 +68,7 @@ def refuse_unreachable(site: StateLocation, session: OpenSession, staging: Path 
     refuse_away(site.settings, session)
 
 
-class OnSpark:
+class OnSpark(Engine):
     """Tables by Spark, taken here at once."""
 
     def __init__(self, session: OpenSession, on_job: OnJob) -> None:
@@ -96,7 +96,7 @@ class OnSpark:
         return BuildResult(staged.manifest.records, staged.manifest.digest)
 
 
-class FromStaging:
+class FromStaging(Engine):
     """What was staged before, and what came after it."""
 
     def prepare(self, site: StateLocation, plans: Sequence[RestorePlan]) -> None:  # noqa: ARG002 - as an engine has it

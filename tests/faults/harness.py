@@ -22,8 +22,9 @@ from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.loading import ServiceFile, load_service
 from samovar.service.query.verify import overdue_in
-from samovar.service.runtime.running import container_of, plan_of
+from samovar.service.runtime.running import container_of
 from samovar.service.topology.logs import open_log
+from samovar.service.topology.plans import plan_of
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.topics import ensure
 from samovar.state.rocks import RocksStore

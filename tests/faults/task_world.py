@@ -14,7 +14,7 @@ from typing import Any
 
 from samovar.changelog.log import Pair
 from samovar.changelog.partitioner import partition_of
-from samovar.service.runtime.running import plans_of
+from samovar.service.topology.plans import plans_of
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.tasks.model.plan import Plan

@@ -28,8 +28,7 @@ from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.recovery.restore.plan import RestoreRequest, plan_restore
 from samovar.service.recovery.restore.run import restore_all
-from samovar.service.recovery.rewind import rewind_all
-from samovar.service.recovery.rewind_plan import SKIP_ALERTS, plan_rewind
+from samovar.service.recovery.rewind import SKIP_ALERTS, plan_rewind, rewind_all
 from samovar.service.rules import lists, publishing
 from samovar.service.runtime.running import container_of
 from samovar.service.topology.plans import plans_of

@@ -12,7 +12,7 @@ from typing import Any
 import promql_parser
 import yaml
 
-from samovar.service.ops.metrics_list import HTTP_METRICS, METRICS, Kind, Spec
+from samovar.service.ops.metrics import HTTP_METRICS, METRICS, Kind, Spec
 from tests.support.project import ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -20,8 +20,7 @@ from samovar.service.http.schemas.alerts import EventsWritten, answers_with
 from samovar.service.http.schemas.state import AuditTrail, EventsShown, LatePage, LettersPage, Redriven, StreamsShown
 from samovar.service.http.state import AppState
 from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, readable_by
-from samovar.service.recovery.dead_letters import LetterFilter, Summary, letters_of
-from samovar.service.recovery.redrive import alone, plan_redrive, redrive
+from samovar.service.recovery.dead_letters import LetterFilter, Summary, alone, letters_of, plan_redrive, redrive
 
 router = APIRouter(tags=["streams"])
 
@@ -105,7 +104,7 @@ def dead_letters(
 ) -> Response:
     """Records that were not events, newest first, and how many there are of each kind."""
     app_state, masks = context.app_state, context.masks
-    summary, found = Summary.empty(), []
+    summary, found = Summary(), []
     for letter in letters_of(
         app_state.settings, app_state.log, LetterFilter(tuple(reason or ()), start=f"-{LETTERS_READ}")
     ):

@@ -13,7 +13,7 @@ from samovar.service.http.masking.rules import shown_text
 from samovar.service.http.state import AppState
 from samovar.service.masking.fields import Masks
 from samovar.service.query.events import Place, StreamEvent, value_at
-from samovar.service.query.surrounding_events import events_near
+from samovar.service.query.key_events import events_near
 from samovar.service.query.why import in_order, why_alert
 
 READ_MOST = 1_000  # events of an alert that are read

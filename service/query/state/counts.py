@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from samovar.changelog.formats.record import row_parts
+from samovar.changelog.formats.record import ROW, row_parts
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.stores import reading, rows_of
 from samovar.state.errors import StoreError
@@ -38,25 +38,21 @@ def states_here(
     found: Counter[str] = Counter()
     looked, is_whole = False, True
     deadline = time.monotonic() + look_s
-    for folder in (
-        task_folder(settings.state, each, stage) / "store" for stage in stages for each in range(partitions)
-    ):
+    tasks = [(stage, partition) for stage in stages for partition in range(partitions)]
+    for stage, partition in tasks:
+        folder = task_folder(settings.state, partition, stage) / "store"
         if not (folder / "CURRENT").exists():
             continue
         if looked and time.monotonic() > deadline:
             return StateCounts(dict(found), False)
         with suppress(StoreError), reading(folder) as store:
             looked = True
-            is_whole = _count_rows(rows_of(store), found, deadline) and is_whole
+            rows = rows_of(store)
+            while chunk := list(islice(rows, COUNTED_AT_ONCE)):
+                for row, _ in chunk:
+                    _, name, kind, number = row_parts(ROW + row)
+                    found[name] += kind == 0 and number == 0
+                if len(chunk) == COUNTED_AT_ONCE and time.monotonic() > deadline:
+                    is_whole = False
+                    break
     return StateCounts(dict(found), is_whole) if looked else None
-
-
-def _count_rows(rows: Iterator[tuple[bytes, bytes]], found: Counter[str], deadline: float) -> bool:
-    """Whether it came to the end in time."""
-    while chunk := list(islice(rows, COUNTED_AT_ONCE)):
-        for row, _ in chunk:
-            _, name, kind, number = row_parts(b"r" + row)
-            found[name] += kind == 0 and number == 0
-        if len(chunk) == COUNTED_AT_ONCE and time.monotonic() > deadline:
-            return False
-    return True

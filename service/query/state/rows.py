@@ -39,10 +39,12 @@ class RememberedEvent:
 
 
 class Bytes:
-    """Bytes on their way through."""
+    """Bytes on their way through; a row's begin with the format."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, is_row: bool = True) -> None:
         self.data, self.at = data, 0
+        if is_row and self.raw() != FORMAT:
+            raise UnreadableError("it has another format")
 
     def take(self, size: int) -> bytes:
         part = self.data[self.at : self.at + size]
@@ -76,33 +78,24 @@ class Bytes:
 
 def head_of(rows: Mapping[bytes, bytes]) -> StateHeader:
     """The header of one state; `rows` are all its rows, by their keys in the store."""
-    parts = sorted((number, value) for (_, _, kind, number), value in _by_parts(rows) if kind == HEADER)
+    parts = [Bytes(value) for kind, _, value in _in_order(rows) if kind == HEADER]
     if not parts:
         raise UnreadableError("it has no header")
-    first = Bytes(parts[0][1])
-    _refuse_newer(first)
-    due = int.from_bytes(first.take(8), "big")
-    first.raw()  # how many parts
-    packed = [first.data[first.at :]]
-    for _, value in parts[1:]:
-        part = Bytes(value)
-        _refuse_newer(part)
-        packed.append(value[part.at :])
-    rest = Bytes(b"".join(packed))
+    due = int.from_bytes(parts[0].take(8), "big")
+    parts[0].raw()  # how many parts
+    rest = Bytes(b"".join(part.data[part.at :] for part in parts), is_row=False)
     alerted, is_quiet = rest.num(), rest.num()
     return StateHeader(None if due == NO_DEADLINE else due - SIGN, None if is_quiet else alerted, rest)
 
 
-def history_of(rows: Mapping[bytes, bytes]) -> list[RememberedEvent]:
+def remembered_events(rows: Mapping[bytes, bytes]) -> list[RememberedEvent]:
     """The events that a history function remembers of a key, oldest first."""
     rest = head_of(rows).rest
     begin, end, in_header = rest.num(), rest.num(), rest.raw()
     if in_header:
         return _events(rest)
     kept: list[RememberedEvent] = []
-    for (_, _, _, _), value in sorted(each for each in _by_parts(rows) if each[0][2] != HEADER):
-        chunk = Bytes(value)
-        _refuse_newer(chunk)
+    for chunk in (Bytes(value) for kind, _, value in _in_order(rows) if kind != HEADER):
         first = chunk.num()
         kept += [event for number, event in enumerate(_events(chunk), first) if begin <= number < end]
     return kept
@@ -117,10 +110,6 @@ def _events(data: Bytes) -> list[RememberedEvent]:
     return found
 
 
-def _by_parts(rows: Mapping[bytes, bytes]) -> list[tuple[tuple[bytes, str, int, int], bytes]]:
-    return [(row_parts(row), value) for row, value in rows.items()]
-
-
-def _refuse_newer(data: Bytes) -> None:
-    if data.raw() != FORMAT:
-        raise UnreadableError("it has another format")
+def _in_order(rows: Mapping[bytes, bytes]) -> list[tuple[int, int, bytes]]:
+    """Kind, number and value of each row of one state."""
+    return sorted((*row_parts(row)[2:], value) for row, value in rows.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from samovar.changelog.restore.point_in_time import commit_before, last_position
 from samovar.changelog.restore.restore import ChangelogPartition, next_step
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
+from samovar.service.query.state.view import moment_text
 from samovar.service.topology.stores import StateLocation, StoreStatus, look_at
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
@@ -75,9 +76,8 @@ class RestorePlan:
         return max(self.end - self.start, 0)
 
     def data(self) -> dict[str, Any]:
-        stage = {} if self.stage == MAIN else {"stage": self.stage}
-        found: dict[str, Any] = {"partition": self.partition, **stage, "now": self.now.text, "from": self.source}
-        found |= {"records": self.todo, "notes": list(self.notes)}
+        found: dict[str, Any] = {"partition": self.partition} | ({} if self.stage == MAIN else {"stage": self.stage})
+        found |= {"now": self.now.text, "from": self.source, "records": self.todo, "notes": list(self.notes)}
         if self.source != "source":
             found |= {"start": self.start, "end": self.end}
         if self.snapshot is not None:
@@ -126,12 +126,14 @@ def plan_restore(site: StateLocation, asked: RestoreRequest, now_ms: int) -> lis
     """Nothing is changed. Refused where a partition cannot be restored this way (P4)."""
     sites = site.stages(asked.stage)
     refuse_odd(asked, site.partitions, len(sites))
-    plans = [
-        replace(_planned(here, asked, partition, now_ms), stage=here.stage)
-        for here in sites
-        for partition in here.chosen(asked.partitions)
-        if here.stage == MAIN or _ever_ran(here, partition)
-    ]
+    plans = []
+    for here in sites:
+        for partition in here.chosen(asked.partitions):
+            if here.stage != MAIN:  # it may be new in the service file, with nothing to restore
+                journal = TopicPartition(here.plan.topics.journal, partition)
+                if not site.log.topics([journal.topic]) or not site.log.bounds([journal])[journal].end:
+                    continue
+            plans.append(_planned(here, asked, partition, now_ms))
     moment = asked.to_time_ms
     if moment is not None and all(each.is_behind for each in plans):
         raise Refused(
@@ -143,37 +145,26 @@ def plan_restore(site: StateLocation, asked: RestoreRequest, now_ms: int) -> lis
     return plans
 
 
-def _ever_ran(site: StateLocation, partition: int) -> bool:
-    """Whether a further stage has anything to restore: it may be new in the service file."""
-    at = TopicPartition(site.plan.topics.journal, partition)
-    return bool(site.log.topics([at.topic])) and site.log.bounds([at])[at].end > 0
-
-
 def _planned(site: StateLocation, asked: RestoreRequest, partition: int, now_ms: int) -> RestorePlan:
-    now = look_at(site.store(partition))
+    now, stage, notes = look_at(site.store(partition)), site.stage, list[str]()
     if asked.source == "source":
         return _from_source(site, asked, partition, now)
     changelog = site.changelog(partition)
-    notes = _conflict(asked, now, changelog, now_ms) if asked.out is None else []
+    if asked.out is None and now.condition == "damaged":
+        notes.append(now.detail)
+    if asked.out is None and now.following is not None:
+        try:
+            if next_step(now.following, changelog, now_ms) is None:
+                notes.append("the store is too old to be tailed")
+        except Refused as refused:
+            if refused.code != "store-ahead" or asked.source != "changelog":  # only this may be overruled
+                raise
+            notes.append(f"{refused.what}; the changelog is taken for right")
     end = _end(site, asked, changelog, now_ms)
     snapshot = _snapshot(site, asked, partition, changelog, end, now_ms, notes)
-    if snapshot is not None:
-        return RestorePlan(
-            partition, now, "snapshot", snapshot.manifest.changelog.offset, end, changelog, snapshot, notes=tuple(notes)
-        )
-    return RestorePlan(partition, now, "changelog", changelog.bounds.begin, end, changelog, notes=tuple(notes))
-
-
-def _conflict(asked: RestoreRequest, now: StoreStatus, changelog: ChangelogPartition, now_ms: int) -> list[str]:
-    """What the store that is there has against this changelog. Only one thing may be overruled: by `--from`."""
-    try:
-        if now.following is not None and next_step(now.following, changelog, now_ms) is None:
-            return ["the store is too old to be tailed"]
-    except Refused as refused:
-        if refused.code != "store-ahead" or asked.source != "changelog":
-            raise
-        return [f"{refused.what}; the changelog is taken for right"]
-    return [now.detail] if now.condition == "damaged" else []
+    start = changelog.bounds.begin if snapshot is None else snapshot.manifest.changelog.offset
+    source = "changelog" if snapshot is None else "snapshot"
+    return RestorePlan(partition, now, source, start, end, changelog, snapshot, notes=tuple(notes), stage=stage)
 
 
 def _end(site: StateLocation, asked: RestoreRequest, changelog: ChangelogPartition, now_ms: int) -> int:
@@ -211,11 +202,20 @@ def _snapshot(
         return None
     found = snapshots.newest_valid(site.folder(partition) / "snapshots")
     notes += found.skipped
-    snapshot = found.snapshot
-    reason = "there is none" if snapshot is None else _unusable(snapshot, changelog, end, now_ms)
-    if snapshot is not None and reason is None:
-        return snapshot
-    if snapshot is not None:
+    if (snapshot := found.snapshot) is not None:
+        known = snapshot.manifest.changelog
+        following = ChangelogCheckpoint(
+            known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
+        )
+        try:
+            if known.offset > end:
+                reason = f"it is at offset {known.offset:,}, after {end:,}"
+            elif next_step(following, changelog, now_ms) is None:
+                reason = "it is too old to be tailed"
+            else:
+                return snapshot
+        except Refused as refused:
+            reason = refused.what
         notes.append(f"snapshot {snapshot.number} was passed over: {reason}")
     if asked.source == "snapshot":
         raise Refused(
@@ -227,23 +227,9 @@ def _snapshot(
     return None
 
 
-def _unusable(snapshot: snapshots.Snapshot, changelog: ChangelogPartition, end: int, now_ms: int) -> str | None:
-    known = snapshot.manifest.changelog
-    following = ChangelogCheckpoint(
-        known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
-    )
-    if known.offset > end:
-        return f"it is at offset {known.offset:,}, after {end:,}"
-    try:
-        return None if next_step(following, changelog, now_ms) is not None else "it is too old to be tailed"
-    except Refused as refused:
-        return refused.what
-
-
 def _from_source(site: StateLocation, asked: RestoreRequest, partition: int, now: StoreStatus) -> RestorePlan:
     log, plan, settings = site.log, site.plan, site.settings
-    is_there = bool(log.topics([plan.topics.changelog]))
-    changelog = site.changelog(partition) if is_there else None
+    changelog = site.changelog(partition) if log.topics([plan.topics.changelog]) else None
     position = None if changelog is None else last_position(log, changelog)
     until = source_until(log, plan, partition, settings.service, position, settings.delivery, site.shared_topics())
     notes = [] if position is not None else ["the changelog is empty: the group's offsets say how far to go"]
@@ -251,21 +237,21 @@ def _from_source(site: StateLocation, asked: RestoreRequest, partition: int, now
     watermark = None if position is None else position.watermark
     is_behind = moment is not None and position is not None and (watermark is None or moment > watermark)
     if is_behind:
-        notes.append(f"its event time is {'none yet' if watermark is None else iso_time(watermark)}")
+        notes.append(f"its event time is {moment_text(watermark)}")
         moment = None
     begin = _first_offsets(site, partition)
-    todo = sum(offset - begin.get(stream, 0) for stream, offset in until.inputs.items())
     return RestorePlan(
         partition,
         now,
         "source",
-        0,
-        todo,
-        changelog,
+        start=0,
+        end=sum(offset - begin.get(stream, 0) for stream, offset in until.inputs.items()),
+        changelog=changelog,
         until=until,
         moment_ms=moment,
         notes=tuple(notes),
         is_behind=is_behind,
+        stage=site.stage,
     )
 
 
@@ -282,21 +268,18 @@ def measured_rate(site: StateLocation, plans: Sequence[RestorePlan]) -> float | 
     first = max(plans, key=lambda each: each.todo, default=None)
     if first is None or not first.todo:
         return None
-    begun = time.monotonic()
-    records = _sample(site.at(first.stage), first)
+    here, begun = site.at(first.stage), time.monotonic()
+    if first.until is None:
+        assert first.changelog is not None
+        begin = first.changelog.bounds.begin
+        wanted = min(begin + SAMPLE_RECORDS, first.end)
+        materialize_at(here.log, first.changelog, wanted)
+        records = wanted - begin
+    else:
+        begins = _first_offsets(here, first.partition)
+        some = {name: min(offset, begins.get(name, 0) + SAMPLE_RECORDS) for name, offset in first.until.inputs.items()}
+        records = rebuild(here.log, here.plan, first.partition, MemoryStore(), Until(some)).events
     return records / max(time.monotonic() - begun, 1e-6) if records >= ENOUGH else None
-
-
-def _sample(site: StateLocation, planned: RestorePlan) -> int:
-    if planned.until is None:
-        assert planned.changelog is not None
-        begin = planned.changelog.bounds.begin
-        wanted = min(begin + SAMPLE_RECORDS, planned.end)
-        materialize_at(site.log, planned.changelog, wanted)
-        return wanted - begin
-    begins = _first_offsets(site, planned.partition)
-    some = {name: min(offset, begins.get(name, 0) + SAMPLE_RECORDS) for name, offset in planned.until.inputs.items()}
-    return rebuild(site.log, site.plan, planned.partition, MemoryStore(), Until(some)).events
 
 
 def plan_lines(plans: Sequence[RestorePlan], rate: float | None, asked: RestoreRequest) -> list[str]:
@@ -307,10 +290,10 @@ def plan_lines(plans: Sequence[RestorePlan], rate: float | None, asked: RestoreR
         lines += [f"  {note}" for note in each.notes]
     total = sum(each.todo for each in plans)
     if rate is None:
-        lines.append(f"{total:,} records: about a second")
-    else:
-        lines.append(f"{total:,} records: about {_seconds(total / rate)} at {rate:,.0f} records/s as just measured")
-    return lines
+        return [*lines, f"{total:,} records: about a second"]
+    seconds = total / rate
+    about = "a second" if seconds < 1.5 else f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
+    return [*lines, f"{total:,} records: about {about} at {rate:,.0f} records/s as just measured"]
 
 
 def _what(planned: RestorePlan, asked: RestoreRequest) -> str:
@@ -320,20 +303,10 @@ def _what(planned: RestorePlan, asked: RestoreRequest) -> str:
         places = ", ".join(f"{name} up to {offset:,}" for name, offset in planned.until.inputs.items())
         moment = "" if planned.moment_ms is None else f", to event time {iso_time(planned.moment_ms)}"
         return f"{target} by folding input and journal again ({places}{moment}): {planned.todo:,} records"
-    stretch = f"changelog offsets {planned.start:,} to {planned.end:,}"
+    first = ""
     if planned.staged is not None:
-        return f"{target} from {planned.staged.folder} and {stretch}, up to {planned.todo:,} records"
-    snapshot = (
-        ""
-        if planned.snapshot is None
-        else f"snapshot {planned.snapshot.number} ({planned.snapshot.bytes:,} bytes) and "
-    )
-    return f"{target} from {snapshot}{stretch}, up to {planned.todo:,} records"
-
-
-def _seconds(seconds: float) -> str:
-    return "a second" if seconds < 1.5 else f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
-
-
-def inputs_of(site: StateLocation, partition: int) -> list[TopicPartition]:
-    return [TopicPartition(spec.topic, partition) for spec in site.plan.inputs]
+        first = f"{planned.staged.folder} and "
+    elif planned.snapshot is not None:
+        first = f"snapshot {planned.snapshot.number} ({planned.snapshot.bytes:,} bytes) and "
+    stretch = f"changelog offsets {planned.start:,} to {planned.end:,}"
+    return f"{target} from {first}{stretch}, up to {planned.todo:,} records"

@@ -15,11 +15,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from samovar.changelog.embedded.locks import holder, take
 from samovar.changelog.formats.record import (
@@ -34,13 +34,14 @@ from samovar.changelog.formats.record import (
     pack_position,
     row_parts,
 )
-from samovar.changelog.log import Delivery
+from samovar.changelog.log import Delivery, TopicPartition
 from samovar.changelog.restore.point_in_time import materialize_at
 from samovar.changelog.restore.restore import Restore, following_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, make_private, remove, rename_into_place
+from samovar.service.query.state.view import position_data
 from samovar.service.query.verify import canonical, differences
-from samovar.service.recovery.restore.plan import SOURCES, STAGING, RestorePlan, RestoreRequest, inputs_of
+from samovar.service.recovery.restore.plan import SOURCES, STAGING, RestorePlan, RestoreRequest
 from samovar.service.topology.stores import ROWS_END, StateLocation, digest_of, plan_for, position_of, watermark_of
 from samovar.state import snapshots
 from samovar.state.errors import StoreError, StoreLocked
@@ -82,14 +83,12 @@ class RestoreResult:
     stage: str = MAIN
 
     def data(self) -> dict[str, Any]:
-        known = self.position
         found = {
             "partition": self.partition,
             **({} if self.stage == MAIN else {"stage": self.stage}),
             "from": self.source,
             "digest": self.digest,
-            "watermark": None if known is None else known.watermark,
-            "inputs": {} if known is None else {name: each.next for name, each in known.inputs.items()},
+            **position_data(self.position),
             "offset": self.offset,
             "records": self.records,
             "seconds": round(self.seconds, 3),
@@ -140,26 +139,36 @@ class BuildResult:
     digest: str | None = None
 
 
-class Engine(Protocol):
-    """Who fills stores: this process, Spark, or what was staged before. Locks are held while it does."""
+class Engine:
+    """Who fills stores: this process, one partition after the other; Spark, or what was staged before, in its
+    subclasses. Locks are held while it does.
+    """
 
     def prepare(self, site: StateLocation, plans: Sequence[RestorePlan]) -> None:
         """What is done for all partitions at once."""
-        ...
 
     def build(self, site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> BuildResult:
         """Fill a store in a folder that may hold what an earlier run left."""
-        ...
+        if planned.snapshot is not None and not part.exists():
+            snapshots.open_copy(planned.snapshot, part)
+        log, plan, partition, until = site.log, site.plan, planned.partition, planned.until
+        with closing(RocksStore(part)) as store:
+            if until is None:
+                return BuildResult(replay(site, planned, store, on_progress))
+            if planned.moment_ms is None:
+                return BuildResult(rebuild(log, plan, partition, store, until, on_progress=on_progress).events)
+            return BuildResult(rebuild_at(log, plan, partition, store, until, planned.moment_ms, on_progress).events)
 
 
-class LocalRestoreEngine:
-    """The engine of one process: one partition after the other."""
-
-    def prepare(self, site: StateLocation, plans: Sequence[RestorePlan]) -> None:
-        """Nothing: all is done in its turn."""
-
-    def build(self, site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> BuildResult:
-        return BuildResult(_build(site, planned, part, on_progress))
+def replay(site: StateLocation, planned: RestorePlan, store: RocksStore, on_progress: OnProgress) -> int:
+    """Bring a store to the planned offset of its changelog, from where it is; how many records that took."""
+    assert planned.changelog is not None
+    following = following_of(store)
+    start = planned.changelog.bounds.begin if following is None else following.next
+    with closing(Restore(store, site.log, planned.changelog, start, to=planned.end)) as restore:
+        while not restore.advance():
+            on_progress(restore.next - planned.start)
+    return restore.records
 
 
 def restore_all(
@@ -170,7 +179,7 @@ def restore_all(
     engine: Engine | None = None,
 ) -> Iterator[RestoreResult]:
     """Restore one partition after the other. Those that are done stay done, whatever becomes of the next."""
-    engine = engine or LocalRestoreEngine()
+    engine = engine or Engine()
     with ExitStack() as stack:
         stack.enter_context(alone(site.state))
         repair = None
@@ -186,8 +195,7 @@ def restore_all(
         engine.prepare(site, plans)
         for planned in plans:
             here = site.at(planned.stage)
-            restored = _restore(here, asked, planned, repair, engine, partial(on_progress, planned))
-            yield replace(restored, stage=planned.stage)
+            yield _restore(here, asked, planned, repair, engine, partial(on_progress, planned))
 
 
 def _restore(
@@ -200,22 +208,38 @@ def _restore(
 ) -> RestoreResult:
     begun = time.monotonic()
     if asked.out is not None:
-        part = asked.out / planned.stage / str(planned.partition) / f"store{PART}"
-        target = part.with_name("store")
+        target = asked.out / planned.stage / str(planned.partition) / "store"
+        part = target.with_name(f"store{PART}")
         shutil.rmtree(part, ignore_errors=True)
     else:
         target = site.store(planned.partition)
         part = _begun(site, planned)
     make_private(part.parent)
     built = engine.build(site, planned, part, on_progress)
-    store = RocksStore(part)
-    try:
-        restored = _finish(site, asked, planned, store, repair, built, begun)
+    to_repair = states_differ = None
+    with closing(RocksStore(part)) as store:
+        position = position_of(store)
+        if repair is not None:  # the source was taken for right: the changelog follows
+            repaired = _repair(site, planned, store, repair)
+            to_repair, states_differ = len(repaired.repaired), repaired.states_differ
+        elif asked.out is None:
+            _check(site, planned, position)
+        following = following_of(store)
+        digest = built.digest or digest_of(plan_for(site, planned.partition, position), store)
         store.flush()
-    finally:
-        store.close()
     put_in_place(part, target)
-    return restored
+    return RestoreResult(
+        planned.partition,
+        planned.source,
+        digest,
+        position,
+        offset=None if following is None else following.next,
+        records=built.records,
+        seconds=time.monotonic() - begun,
+        rows_to_repair=to_repair,
+        states_differ=states_differ,
+        stage=planned.stage,
+    )
 
 
 def _begun(site: StateLocation, planned: RestorePlan) -> Path:
@@ -235,16 +259,11 @@ def _goes_on(planned: RestorePlan, part: Path) -> bool:
     if not (part / "CURRENT").exists():
         return False
     try:
-        store = RocksStore(part)
-    except StoreError:
+        with closing(RocksStore(part)) as store:
+            following = following_of(store)
+            return following is not None and next_step(following, planned.changelog, _now_ms()) is not None
+    except (StoreError, Refused):
         return False
-    try:
-        following = following_of(store)
-        return following is not None and next_step(following, planned.changelog, _now_ms()) is not None
-    except Refused:
-        return False
-    finally:
-        store.close()
 
 
 def put_in_place(part: Path, target: Path) -> None:
@@ -256,79 +275,16 @@ def put_in_place(part: Path, target: Path) -> None:
         raise StoreLocked("a container made a store here meanwhile", target, hint, str(error)) from error
 
 
-# ---------------------------------------------------------------- building
-
-
-def _build(site: StateLocation, planned: RestorePlan, part: Path, on_progress: OnProgress) -> int:
-    """Fill a store; how many records that took."""
-    if planned.snapshot is not None and not part.exists():
-        snapshots.open_copy(planned.snapshot, part)
-    store = RocksStore(part)
-    try:
-        if planned.until is None:
-            return replay(site, planned, store, on_progress)
-        if planned.moment_ms is None:
-            folded = rebuild(site.log, site.plan, planned.partition, store, planned.until, on_progress=on_progress)
-        else:
-            folded = rebuild_at(
-                site.log, site.plan, planned.partition, store, planned.until, planned.moment_ms, on_progress
-            )
-        return folded.events
-    finally:
-        store.close()
-
-
-def replay(site: StateLocation, planned: RestorePlan, store: RocksStore, on_progress: OnProgress) -> int:
-    """Bring a store to the planned offset of its changelog, from where it is; how many records that took."""
-    assert planned.changelog is not None
-    following = following_of(store)
-    start = planned.changelog.bounds.begin if following is None else following.next
-    restore = Restore(store, site.log, planned.changelog, start, to=planned.end)
-    try:
-        while not restore.advance():
-            on_progress(restore.next - planned.start)
-    finally:
-        restore.close()
-    return restore.records
-
-
-def _finish(
-    site: StateLocation,
-    asked: RestoreRequest,
-    planned: RestorePlan,
-    store: RocksStore,
-    repair: ChangelogRepair | None,
-    built: BuildResult,
-    begun: float,
-) -> RestoreResult:
-    """Check what was built, and let the changelog follow where the source was taken for right."""
-    position = position_of(store)
-    to_repair = states_differ = None
-    if repair is not None:
-        repaired = _repair(site, planned, store, repair)
-        to_repair, states_differ = len(repaired.repaired), repaired.states_differ
-    elif asked.out is None:
-        _check(site, planned, position)
-    following = following_of(store)
-    digest = built.digest or digest_of(plan_for(site, planned.partition, position), store)
-    offset = None if following is None else following.next
-    seconds = time.monotonic() - begun
-    return RestoreResult(
-        planned.partition, planned.source, digest, position, offset, built.records, seconds, to_repair, states_differ
-    )
-
-
 def _check(site: StateLocation, planned: RestorePlan, position: Position | None) -> None:
     """An empty changelog never takes the place of a state. Offsets move while containers elsewhere run."""
     settings = site.settings
     if planned.changelog is not None:
         check_against_changelog(position, planned.changelog.topic, planned.partition)
-    committed = site.log.committed(settings.service, inputs_of(site, planned.partition))
+    inputs = [TopicPartition(spec.topic, planned.partition) for spec in site.plan.inputs]
+    committed = site.log.committed(settings.service, inputs)
+    own = {at: offset for at, offset in committed.items() if at.topic not in site.shared_topics()}
     runs = bool(site.log.members(settings.service))
-    delivery = Delivery.AT_LEAST_ONCE if runs else settings.delivery
-    shared = site.shared_topics()
-    own = {at: offset for at, offset in committed.items() if at.topic not in shared}
-    check_against_offsets(position, own, planned.partition, delivery)
+    check_against_offsets(position, own, planned.partition, Delivery.AT_LEAST_ONCE if runs else settings.delivery)
 
 
 # ---------------------------------------------------------------- the changelog follows the source
@@ -390,15 +346,11 @@ def keep_told(site: StateLocation, store: RocksStore, image: MemoryStore) -> Non
 def compared(site: StateLocation, planned: RestorePlan, on_progress: OnProgress) -> ChangelogComparison:
     """What `--from source` would do to the changelog. Touches nothing."""
     with tempfile.TemporaryDirectory(prefix="samovar-restore-") as folder:
-        part = Path(folder) / "store"
-        _build(site, planned, part, on_progress)
-        store = RocksStore(part)
-        try:
-            changelog = planned.changelog
+        part, changelog = Path(folder) / "store", planned.changelog
+        Engine().build(site, planned, part, on_progress)
+        with closing(RocksStore(part)) as store:
             image = MemoryStore() if changelog is None else materialize_at(site.log, changelog, changelog.bounds.end)
             return compare(site, planned.partition, store, image)
-        finally:
-            store.close()
 
 
 def _now_ms() -> int:

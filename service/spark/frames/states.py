@@ -32,8 +32,7 @@ from samovar.common.errors import Refused
 from samovar.patterns.engine.matcher import decode_key
 from samovar.patterns.syntax.unparse import unparse
 from samovar.service.query.read import offset_of
-from samovar.service.query.state.view import described, key_text, resolve_key
-from samovar.service.query.task_state import named
+from samovar.service.query.state.view import described, key_text, named, resolve_key
 from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of
 from samovar.service.spark.frames.rules import FLAG, INT, LONG, TEXT, TIME, json_of, time_us
 from samovar.service.spark.jobs import ShippedService, arrived, shipped

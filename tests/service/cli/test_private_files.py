@@ -17,7 +17,7 @@ from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.common.folders import OTHERS
 from samovar.service.config.loading import load_service
 from samovar.service.http.sinks.targets import FileTarget
-from samovar.service.ops.machine import state as state_findings
+from samovar.service.ops.doctor import state as state_findings
 from tests.support.http_server import wait_for
 from tests.support.project import ROOT
 from tests.support.small_service import make, many, run

@@ -17,7 +17,7 @@ from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import partition_of
 from samovar.service.query import tailing_reader
 from samovar.service.query.events import Events, Place, StreamEvent
-from samovar.service.query.surrounding_events import events_near
+from samovar.service.query.key_events import events_near
 from samovar.service.query.tailing_reader import TailingReader
 from samovar.service.topology.logs import opened
 from tests.support.http_server import wait_for
@@ -132,13 +132,13 @@ def test_a_stream_that_is_too_quick_is_not_followed_and_nobody_asking_ends_it(
 
         def quick() -> bool:
             writing.more(100)
-            return not tail.is_following
+            return tail._thread is None
 
         writing.more(10)
         tail.ask()
         wait_for(quick)
         tail.ask()
-        assert not tail.is_following  # it rests first
+        assert tail._thread is None  # it rests first
         assert held(events) == 0
         assert len(events.at(writing.places()[-5:])) == 5
     monkeypatch.setattr(tailing_reader, "MOST_PER_S", 1_000_000)
@@ -147,5 +147,5 @@ def test_a_stream_that_is_too_quick_is_not_followed_and_nobody_asking_ends_it(
         assert events.tail is not None
         begun = time.monotonic()
         events.tail.ask()
-        wait_for(lambda: events.tail is not None and not events.tail.is_following)
+        wait_for(lambda: events.tail is not None and events.tail._thread is None)
         assert time.monotonic() - begun >= 0.1

@@ -21,8 +21,8 @@ from samovar.changelog.kafka import facts
 from samovar.changelog.kafka.facts import metadata_level, release_of
 from samovar.changelog.log import TopicSpec
 from samovar.common.errors import Refused
-from samovar.service.ops import doctor, machine
-from samovar.service.ops.findings import Diagnosis
+from samovar.service.ops import doctor
+from samovar.service.ops.doctor import Diagnosis
 from samovar.service.topology.acls import AclEntry
 from samovar.state.rocks import RocksStore
 from tests.support.project import ROOT
@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_be_written(service: Service, monkeypatch: pytest.M
 
 
 def test_a_folder_on_a_file_system_that_is_read_only(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "is_read_only", lambda _: True)
+    monkeypatch.setattr(doctor, "is_read_only", lambda _: True)
     found = findings(service, 1)
     assert states(found)["state folder"] == {"fail"}
     assert "mount it for writing" in found["state folder"][0]["fix"]
@@ -170,14 +170,14 @@ def test_disk_space(service: Service, monkeypatch: pytest.MonkeyPatch, free: int
 
 def test_as_much_again_as_the_state_must_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, 50 << 30))
-    assert machine._space(tmp_path, 40 << 30).state == "ok"
-    assert machine._space(tmp_path, 60 << 30).state == "warn"
+    assert doctor._space(tmp_path, 40 << 30).state == "ok"
+    assert doctor._space(tmp_path, 60 << 30).state == "warn"
 
 
 def test_network_and_memory_file_systems(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, wanted in (("nfs4", ["warn", "fail"]), ("tmpfs", ["warn"])):
-        monkeypatch.setattr(machine, "file_system", lambda _, kind=kind: kind)
-        found = [*machine.state(service.settings), *machine.embedded(service.settings)]
+        monkeypatch.setattr(doctor, "file_system", lambda _, kind=kind: kind)
+        found = [*doctor.state(service.settings), *doctor.embedded(service.settings)]
         assert [each.state for each in found if each.state != "ok"] == wanted
 
 
@@ -268,8 +268,8 @@ def test_a_java_that_is_missing_is_said_and_no_warning(monkeypatch: pytest.Monke
     def none() -> None:
         raise Refused("java-missing", "there is no Java, which a Kafka broker needs", "Install one.")
 
-    monkeypatch.setattr(machine, "find_java", none)
-    found = machine.java()
+    monkeypatch.setattr(doctor, "find_java", none)
+    found = doctor.java()
     assert (found.state, "only `samovar kafka` and Spark need it" in found.what) == ("ok", True)
 
 
@@ -278,7 +278,7 @@ def test_a_java_that_is_too_old_is_a_warning_with_its_fix(monkeypatch: pytest.Mo
     (tmp_path / "java").chmod(0o755)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    found = machine.java()
+    found = doctor.java()
     assert (found.state, "is Java 11.0.2" in found.what, "Install version 17" in found.fix) == ("warn", True, True)
 
 

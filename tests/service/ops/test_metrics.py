@@ -21,8 +21,7 @@ from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import Role, add_token, remove_token
 from samovar.service.ops.log_output import logging_told, teller
-from samovar.service.ops.metrics import ContainerMetrics
-from samovar.service.ops.metrics_list import COUNTS, METRICS, Kind
+from samovar.service.ops.metrics import COUNTS, METRICS, ContainerMetrics, Kind
 from samovar.service.runtime.metrics_server import address_of, serving
 from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.model.results import Counts

@@ -19,8 +19,7 @@ from samovar.changelog.log import TopicPartition
 from samovar.common.errors import LogUnavailable, Refused
 from samovar.service.http.status_poller import StatusSnapshot as Look
 from samovar.service.http.status_poller import rates_of
-from samovar.service.ops.status import ContainerStatus, ServiceStatus, containers_of
-from samovar.service.ops.status_text import seconds_text
+from samovar.service.ops.status import ContainerStatus, ServiceStatus, containers_of, seconds_text
 from samovar.service.runtime.running import container_of
 from samovar.tasks.model.clock import SetClock, SystemClock
 from samovar.tasks.runtime.container import Container

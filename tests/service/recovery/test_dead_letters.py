@@ -12,7 +12,7 @@ import pytest
 from samovar.changelog.formats import redrives
 from samovar.changelog.formats.redrives import LetterPlace, carried
 from samovar.changelog.log import Append, Topic, TopicPartition
-from samovar.service.recovery import redrive as dlq_redrive
+from samovar.service.recovery import dead_letters
 from tests.support.small_service import Service, make, many, purchase, run, run_apart
 
 WRONG = {"card": "c1", "amount": "a lot", "country": "US", "ts": 1_767_600_000_000}
@@ -222,7 +222,7 @@ def test_killed_in_the_middle_and_run_again_sends_none_twice(service: Service, p
 
 def test_two_at_once_are_refused(service: Service) -> None:
     service.process([WRONG])
-    with service.log() as log, dlq_redrive.alone(service.settings, log):
+    with service.log() as log, dead_letters.alone(service.settings, log):
         done = run("dlq", "redrive", service.config)
     assert (done.exit_code, done.stderr.split(":")[0]) == (2, "slot-taken")
 
@@ -239,7 +239,7 @@ def test_letters_of_a_topic_made_again_are_others(service: Service) -> None:
 
 
 def test_a_transaction_is_neither_too_many_nor_too_large(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
-    monkeypatch.setattr(dlq_redrive, "AT_ONCE_BYTES", 250)
+    monkeypatch.setattr(dead_letters, "AT_ONCE_BYTES", 250)
     service.process(bad(10))
     redrive(service)
     with service.log() as log:

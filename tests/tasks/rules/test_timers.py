@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from samovar.changelog.log import TopicPartition
-from samovar.service.runtime.running import plan_of
+from samovar.service.topology.plans import plan_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import Until, rebuild
 from samovar.tasks.runtime.stream_task import TaskState

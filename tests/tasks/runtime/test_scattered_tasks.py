@@ -15,7 +15,7 @@ from samovar.changelog.formats.forwarded import WatermarkMarker, heads_of, marks
 from samovar.changelog.log import Append
 from samovar.common.errors import Refused
 from samovar.native.kernel import joined
-from samovar.service.ops.metrics_list import COUNTS
+from samovar.service.ops.metrics import COUNTS
 from samovar.service.rules.publishing import plan_publish, publish
 from samovar.tasks.runtime.stream_task import TaskState
 from tests.faults.harness import Service, wait_until

@@ -100,7 +100,7 @@ class Effects:
         for partition, entries in self._journal(topic).items():
             first = next((each for each in entries if each.kind == "rules" and _is_at_work(entry, each)), None)
             if first is not None:
-                found[partition] = first.inputs
+                found[partition] = dict(first.inputs)
         return found
 
     @cached_property

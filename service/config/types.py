@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
@@ -17,8 +19,7 @@ from samovar.patterns.syntax.constants import duration_ms
 
 FOREVER = -1  # as Kafka writes a retention without an end
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
-_SERVICE = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}\Z")
+_SERVICE = r"[a-z0-9][a-z0-9._-]{0,99}"
 _SIZE = re.compile(r"(\d{1,12}) ?(B|kB|KB|MB|GB|KiB|MiB|GiB)\Z")
 _UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 # Wide enough for a slip: what is shown for want of a letter is shown for ever.
@@ -53,7 +54,11 @@ def shown(value: Any) -> str:
     return f"`{text[:60]}`"
 
 
-# ---------------------------------------------------------------- values
+def is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# ---------------------------------------------------------------- times, sizes, counts
 
 
 def read_duration(value: Any) -> int:
@@ -62,41 +67,97 @@ def read_duration(value: Any) -> int:
     ms = duration_ms(value) if isinstance(value, str) else None
     if ms is not None:
         return ms
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_int(value):
         wrong(f"`{value}` has no unit", hint=f"write {value}s, {value}m or {value}h")
-    text = str(value)
-    tip = unit_hint(text) if isinstance(value, str) and text[:1].isdigit() else None
+    tip = unit_hint(value) if isinstance(value, str) and value[:1].isdigit() else None
     wrong(f"{shown(value)} is not a time", expected="500ms, 30s, 10m, 8h or 7d", hint=tip)
-
-
-def read_retention(value: Any) -> int:
-    return FOREVER if value == "forever" else read_duration(value)
 
 
 def read_size(value: Any) -> int:
     found = _SIZE.match(value) if isinstance(value, str) else None
     if found:
         return int(found[1]) * _UNITS[found[2]]
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_int(value):
         wrong(f"`{value}` has no unit", hint=f"write {value}MB, or {value}B for bytes")
     wrong(f"{shown(value)} is not a size", expected="64MB, 256MB or 1GB")
 
 
+def read_positive_size(value: Any) -> int:
+    size = read_size(value)
+    return size if size > 0 else wrong(f"{shown(value)} is nothing at all", expected="a size from 1B on")
+
+
 def read_count(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31:
-        return value
+    if is_int(value) and 1 <= value < 2**31:
+        return int(value)
     wrong(f"{shown(value)} is no count", expected="a whole number from 1 on")
 
 
+def read_flag(value: Any) -> bool:
+    return value if isinstance(value, bool) else wrong(f"{shown(value)} is neither", expected="true or false")
+
+
+def read_slot(value: Any) -> int:
+    """A number, or the name of a pod of a StatefulSet, whose ordinal it ends with.
+
+    >>> read_slot(3), read_slot("fraud-12")
+    (3, 12)
+    """
+    if is_int(value) and 0 <= value < 10_000:
+        return int(value)
+    found = re.fullmatch(r"(?:[a-z0-9][a-z0-9.-]*-)?(\d{1,4})", value) if isinstance(value, str) else None
+    if found:
+        return int(found[1])
+    wrong(f"{shown(value)} is no slot", expected="a number from 0 on, or a pod's name that ends with one: fraud-0")
+
+
+def choice(*choices: str) -> BeforeValidator:
+    def read(value: Any) -> str:
+        if value in choices:
+            return str(value)
+        tip = did_you_mean(str(value).replace("-", "_"), choices)
+        wrong(f"{shown(value)} is none of the choices", expected=" or ".join(choices), hint=tip)
+
+    return BeforeValidator(read)
+
+
+DurationMs: TypeAlias = Annotated[int, BeforeValidator(read_duration)]
+RetentionMs: TypeAlias = Annotated[
+    int, BeforeValidator(lambda value: FOREVER if value == "forever" else read_duration(value))
+]
+SizeBytes: TypeAlias = Annotated[int, BeforeValidator(read_size)]
+PositiveBytes: TypeAlias = Annotated[int, BeforeValidator(read_positive_size)]
+Count: TypeAlias = Annotated[int, BeforeValidator(read_count)]
+Flag: TypeAlias = Annotated[bool, BeforeValidator(read_flag)]
+Slot: TypeAlias = Annotated[int, BeforeValidator(read_slot)]
+DeliveryName: TypeAlias = Annotated[
+    Delivery, BeforeValidator(lambda name: Delivery[name.upper()]), choice("exactly_once", "at_least_once")
+]
+
+
+# ---------------------------------------------------------------- names
+
+
+def matching(pattern: str, message: str, expected: str) -> BeforeValidator:
+    """Takes text of a pattern; `message` follows the value that is none."""
+
+    def read(value: Any) -> str:
+        if isinstance(value, str) and re.fullmatch(pattern, value):
+            return value
+        wrong(f"{shown(value)} {message}", expected=expected)
+
+    return BeforeValidator(read)
+
+
 def read_topic(value: Any) -> str:
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if isinstance(text, str) and _TOPIC.match(text) and text not in (".", ".."):
+    text = str(value) if is_int(value) else value
+    if isinstance(text, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text) and text not in (".", ".."):
         return text
     wrong(f"{shown(value)} cannot be a topic's name", expected="1 to 249 of a-z, A-Z, 0-9, `.`, `_` and `-`")
 
 
 def is_service_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(_SERVICE.match(value))
+    return isinstance(value, str) and re.fullmatch(_SERVICE, value) is not None
 
 
 def read_service_name(value: Any) -> str:
@@ -105,6 +166,37 @@ def read_service_name(value: Any) -> str:
     lower = value.lower().replace(" ", "-") if isinstance(value, str) else ""
     tip = f"write `{lower}`" if is_service_name(lower) else None
     wrong(f"{shown(value)} cannot be a service's name", expected="1 to 100 of a-z, 0-9, `.`, `_` and `-`", hint=tip)
+
+
+def is_stream_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9._-]{0,199}", name) is not None
+
+
+def read_stream_name(name: str) -> str:
+    if name == "any":
+        wrong("`any` is every event in rules: a stream cannot be called so")
+    if not is_stream_name(name):
+        wrong(f"{shown(name)} cannot be a stream's name", expected="letters, digits, `_`, `-` and `.`")
+    return name
+
+
+def read_task_name(name: str) -> str:
+    if name.startswith("by-"):  # as the stages are called that the service makes itself
+        wrong(f"{shown(name)} cannot be a task's name", hint="`by-...` is the service's own")
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,79}", name):  # it becomes part of topics' and folders' names
+        wrong(f"{shown(name)} cannot be a task's name", expected="a letter, then a-z, 0-9, `_` and `-`")
+    return name
+
+
+def read_class(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value):
+        return value
+    tip = None
+    if isinstance(value, str) and "." in value and ":" not in value:
+        module, _, name = value.rpartition(".")
+        tip = f"write {module.removesuffix('.py')}:{name}"
+    expected = "profiles:CardProfiles, for that class in profiles.py"
+    wrong(f"{shown(value)} names no class", expected=expected, hint=tip)
 
 
 def read_field(value: Any) -> str:
@@ -121,6 +213,62 @@ def read_fields(value: Any) -> tuple[str, ...]:
     wrong(f"{shown(value)} is not a list of fields", expected="[card, user.email]")
 
 
+def read_stream_names(value: Any) -> tuple[str, ...]:
+    names = value if isinstance(value, list) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        wrong(f"{shown(value)} names no streams", expected="streams: [purchase]")
+    return tuple(dict.fromkeys(names))
+
+
+def read_rule_names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    wrong(f"{shown(value)} is not a list of rules", expected="[card-testing, velocity-sum]")
+
+
+TopicName: TypeAlias = Annotated[str, BeforeValidator(read_topic)]
+ServiceName: TypeAlias = Annotated[str, BeforeValidator(read_service_name)]
+StreamName: TypeAlias = Annotated[str, BeforeValidator(read_stream_name)]
+TaskName: TypeAlias = Annotated[str, BeforeValidator(read_task_name)]
+ClassName: TypeAlias = Annotated[str, BeforeValidator(read_class)]
+SinkName: TypeAlias = Annotated[str, matching(_SERVICE, "cannot be a sink's name", "a-z, 0-9, -")]
+PlainName: TypeAlias = Annotated[
+    str, matching(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", "cannot be a name here", "letters, digits, `_`, `-` and `.`")
+]
+FieldName: TypeAlias = Annotated[str, BeforeValidator(read_field)]
+FieldNames: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(read_fields)]
+StreamNames: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(read_stream_names)]
+RuleNames: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(read_rule_names)]
+
+
+# ---------------------------------------------------------------- maps
+
+
+def read_map(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    wrong(f"{shown(value)} is not a map", expected="names to values: {card: string, amount: double}")
+
+
+def read_lists(value: Any) -> Mapping[str, Any]:
+    for name, items in read_map(value).items():
+        if not isinstance(items, list):
+            wrong(f"`{name}` must be a list", expected=f"{name}: [a, b]")
+    return dict(value)
+
+
+def read_named(value: Any) -> Mapping[str, Any]:
+    """Names, each with settings or with none: `[a, b]` is `{a: {}, b: {}}`."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return {name: {} for name in value}
+    if isinstance(value, Mapping):
+        return {name: {} if settings is None else settings for name, settings in value.items()}
+    wrong(f"{shown(value)} names nothing", expected="[a, b], or a map with settings for each")
+
+
+# ---------------------------------------------------------------- paths and addresses
+
+
 def read_path(value: Any, info: ValidationInfo) -> Path:
     """Relative paths begin at the service file's folder."""
     if not isinstance(value, str) or not value or "\0" in value:
@@ -134,32 +282,34 @@ def read_paths(value: Any, info: ValidationInfo) -> tuple[Path, ...]:
     return tuple(read_path(item, info) for item in (value if isinstance(value, list) else [value]))
 
 
-def read_choice(value: Any, choices: tuple[str, ...]) -> str:
-    if value in choices:
-        return str(value)
-    tip = did_you_mean(str(value).replace("-", "_"), choices)
-    wrong(f"{shown(value)} is none of the choices", expected=" or ".join(choices), hint=tip)
+def read_address(value: Any) -> str:
+    """PORT, HOST:PORT; whether it can be served there is seen at the start."""
+    text = str(value) if is_int(value) else value
+    if isinstance(text, str) and text.rpartition(":")[2].isdecimal():
+        return text
+    wrong(f"{shown(value)} is not an address", expected="a port, or HOST:PORT: 9400")
 
 
-def read_flag(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    wrong(f"{shown(value)} is neither", expected="true or false")
+def read_networks(value: Any) -> tuple[str, ...]:
+    """Addresses or networks, as text that `networks_of` can read."""
+    found = []
+    for item in value if isinstance(value, list | tuple) else [value]:
+        try:
+            found.append(str(ipaddress.ip_network(item if isinstance(item, str) else "")))
+        except ValueError:
+            expected = '"10.1.2.3", or a network such as "10.0.0.0/8"'
+            wrong(f"{shown(item)} is not an address or network", expected=expected)
+    return tuple(found)
 
 
-def read_delivery(value: Any) -> Delivery:
-    return Delivery(read_choice(value, tuple(each.value for each in Delivery)))
+RelativePath: TypeAlias = Annotated[Path, BeforeValidator(read_path)]
+RelativePaths: TypeAlias = Annotated[tuple[Path, ...], BeforeValidator(read_paths)]
+HostPort: TypeAlias = Annotated[str, BeforeValidator(read_address)]
+NodeUrl: TypeAlias = Annotated[str, matching(r"https?://[^/\s@]+", "is not an address of a node", "http://HOST:PORT")]
+Networks: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(read_networks)]
 
 
-def read_client_value(value: Any) -> str | SecretStr:
-    """A setting of the Kafka client: text, as the client takes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float | str):
-        return str(value)
-    if isinstance(value, SecretStr):
-        return value
-    wrong(f"{shown(value)} is not a value of the Kafka client", expected="text, a number, true or false")
+# ---------------------------------------------------------------- secrets
 
 
 def is_secret(name: str) -> bool:
@@ -175,14 +325,33 @@ def revealed(value: str | SecretStr) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-DurationMs: TypeAlias = Annotated[int, BeforeValidator(read_duration)]
-RetentionMs: TypeAlias = Annotated[int, BeforeValidator(read_retention)]
-SizeBytes: TypeAlias = Annotated[int, BeforeValidator(read_size)]
-Count: TypeAlias = Annotated[int, BeforeValidator(read_count)]
-TopicName: TypeAlias = Annotated[str, BeforeValidator(read_topic)]
-ServiceName: TypeAlias = Annotated[str, BeforeValidator(read_service_name)]
-FieldName: TypeAlias = Annotated[str, BeforeValidator(read_field)]
-FieldNames: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(read_fields)]
-RelativePath: TypeAlias = Annotated[Path, BeforeValidator(read_path)]
-RelativePaths: TypeAlias = Annotated[tuple[Path, ...], BeforeValidator(read_paths)]
-DeliveryName: TypeAlias = Annotated[Delivery, BeforeValidator(read_delivery)]
+def read_client_value(value: Any) -> str | SecretStr:
+    """A setting of the Kafka client: text, as the client takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float | str):
+        return str(value)
+    if isinstance(value, SecretStr):
+        return value
+    wrong(f"{shown(value)} is not a value of the Kafka client", expected="text, a number, true or false")
+
+
+def read_secret_url(value: Any) -> SecretStr:
+    """An address, hidden: it may have a password or a token in it."""
+    text = revealed(value) if isinstance(value, str | SecretStr) else ""
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        fits = False
+    return SecretStr(text) if fits else wrong("this is not an address", expected="https://host/path")
+
+
+def read_signing_secret(value: Any) -> SecretStr:
+    if isinstance(value, str | SecretStr) and len(revealed(value)) >= 16:
+        return SecretStr(revealed(value))
+    wrong("a secret has at least 16 characters", expected="${NAME}, an environment variable")
+
+
+SecretUrl: TypeAlias = Annotated[SecretStr, BeforeValidator(read_secret_url)]
+SigningSecret: TypeAlias = Annotated[SecretStr, BeforeValidator(read_signing_secret)]

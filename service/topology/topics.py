@@ -14,8 +14,7 @@ from enum import StrEnum
 from samovar.changelog.formats import heartbeat, redrives, rules_topic
 from samovar.changelog.log import Log, Topic, TopicSpec
 from samovar.common.errors import Refused
-from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.config.task_checks import emitted_topics
+from samovar.service.config.models import ServiceFile, Stream, emit_topics
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import book_of, with_rulebook
 from samovar.service.topology.ruleset import has_rules, wanted_partitions
@@ -150,7 +149,11 @@ def plan(
         *map(make.repartition, forwards),
         *(make.changelog(f"{settings.changelog.topic}-{name}") for name in names),
         *(make.journal(f"{settings.journal.topic}-{name}") for name in names),
-        *(make.kept(topic, TopicRole.EMITTED, kept_ms) for topic, kept_ms in emitted_topics(settings).items()),
+        *(
+            make.kept(topic, TopicRole.EMITTED, settings.tasks[task].emits[to].retention_ms)
+            for task, topics in emit_topics(settings).items()
+            for to, topic in topics.items()
+        ),
         *single_topics(settings),
     ]
 

@@ -7,9 +7,7 @@ from functools import partial
 
 from samovar.patterns.engine.avro.write import Encoder
 from samovar.patterns.engine.compile import compile_rules
-from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.config.task_checks import emit_topics
-from samovar.service.config.tasks import TaskSettings
+from samovar.service.config.models import ServiceFile, Stream, TaskSettings, emit_topics
 from samovar.service.topology.encoding import writing_of
 from samovar.service.topology.stages import topic_of
 from samovar.tasks.model.plan import Forward, InputSpec, Plan

@@ -27,11 +27,19 @@ from samovar.service.config.models import ServiceFile
 from samovar.service.ops import machine
 from samovar.service.ops.findings import FAIL, OK, WARN, Diagnosis, fine, refused
 from samovar.service.topology.acls import HTTP, SERVICE, AclEntry, rights
-from samovar.service.topology.growth import GROWN_FIX, grown_inputs
 from samovar.service.topology.logs import opened
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.ruleset import rules_of
-from samovar.service.topology.topics import PlannedTopic, bootstrap_of, check, counted_topics, partitions_of, plan
+from samovar.service.topology.topics import (
+    GROWN_FIX,
+    PlannedTopic,
+    bootstrap_of,
+    check,
+    counted_topics,
+    grown_inputs,
+    partitions_of,
+    plan,
+)
 
 SKEW_MS = 2_000  # between two clocks, from which on it is worth a word
 SKEW_FAIL_MS = 60_000

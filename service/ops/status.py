@@ -30,10 +30,9 @@ from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
-from samovar.service.topology.growth import GrownInput, grown_inputs
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import with_rulebook
-from samovar.service.topology.topics import counted_topics, partitions_of
+from samovar.service.topology.topics import GrownInput, counted_topics, grown_inputs, partitions_of
 from samovar.tasks.model.plan import PublishedRule
 
 SILENT_MS = 15_000  # a container tells of itself every two seconds

@@ -8,9 +8,8 @@ is read no more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from samovar.changelog.formats.journal import JournalEntry, standing
@@ -47,12 +46,12 @@ class RuleRegistry:
 
     changes: tuple[Change, ...]
     entries: tuple[RuleEntry, ...]
-    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     effects: Effects | None = field(default=None, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process, as Spark's, go what was published and not the way to the log."""
-        return _received, (self.changes, self.entries, dict(self.lists))
+        return RuleRegistry, (self.changes, self.entries, self.lists)
 
     @property
     def change(self) -> int:
@@ -82,10 +81,6 @@ class RuleRegistry:
         return None if found is None or self.effects is None else self.effects.of(found) or None
 
 
-def _received(changes: tuple[Change, ...], entries: tuple[RuleEntry, ...], lists: dict[str, Any]) -> RuleRegistry:
-    return RuleRegistry(changes, entries, MappingProxyType(lists))
-
-
 @dataclass(frozen=True)
 class Effects:
     """Where changes came in, as the journals of the tasks say. They are read when it is asked for."""
@@ -95,30 +90,26 @@ class Effects:
 
     def of(self, entry: RuleEntry) -> dict[int, Mapping[str, int]]:
         """Partition to offsets, in the stage that the rule runs in."""
-        topic = self._stages.get(entry.name, self.settings.journal.topic)
+        from samovar.tasks.replay.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
+
+        topic = self._journals.get(entry.name, self.settings.journal.topic)
+        known = self.log.topics([topic]).get(topic)
         found: dict[int, Mapping[str, int]] = {}
-        for partition, entries in self._journal(topic).items():
+        for partition in range(0 if known is None else known.partitions):
+            entries = standing(entries_of(self.log, TopicPartition(topic, partition)))
             first = next((each for each in entries if each.kind == "rules" and _is_at_work(entry, each)), None)
             if first is not None:
                 found[partition] = dict(first.inputs)
         return found
 
     @cached_property
-    def _stages(self) -> dict[str, str]:
+    def _journals(self) -> dict[str, str]:
         """Rule to the journal of its stage."""
         from samovar.service.topology.plans import rule_plans  # noqa: PLC0415 - it needs rulebooks itself
         from samovar.service.topology.topics import counted_topics, partitions_of  # noqa: PLC0415 - as above
 
-        existing = self.log.topics(counted_topics(self.settings))
-        plans = rule_plans(self.settings, partitions_of(self.settings, existing))
+        plans = rule_plans(self.settings, partitions_of(self.settings, self.log.topics(counted_topics(self.settings))))
         return {rule.id: plan.topics.journal for plan in plans for rule in plan.rules}
-
-    def _journal(self, topic: str) -> dict[int, list[JournalEntry]]:
-        from samovar.tasks.replay.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
-
-        known = self.log.topics([topic]).get(topic)
-        places = [TopicPartition(topic, each) for each in range(0 if known is None else known.partitions)]
-        return {at.partition: standing(entries_of(self.log, at)) for at in places}
 
 
 def _is_at_work(entry: RuleEntry, told: JournalEntry) -> bool:
@@ -142,11 +133,8 @@ def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None)
     for change in changes:
         entries |= {rule.name: _entry(change, rule) for rule in change.rules}
         lists |= {name: tuple(each.items) for name, each in change.lists.items()}
-    book = RuleRegistry(tuple(changes), tuple(entries.values()), MappingProxyType(lists))
-    if log is None:
-        return book
-    effects = Effects(with_book(settings, book), log)
-    return RuleRegistry(book.changes, book.entries, book.lists, effects)
+    book = RuleRegistry(tuple(changes), tuple(entries.values()), lists)
+    return book if log is None else replace(book, effects=Effects(with_book(settings, book), log))
 
 
 def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
@@ -166,18 +154,13 @@ def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
     )
 
 
-# ---------------------------------------------------------------- with the service file
-
-
 def with_rulebook(settings: ServiceFile, log: Log) -> ServiceFile:
     """The service file together with what was published since; as it is, where nothing was."""
     return with_book(settings, read_rulebook(settings, log))
 
 
 def with_book(settings: ServiceFile, book: RuleRegistry) -> ServiceFile:
-    if not book.change:
-        return settings
-    return settings.with_attached(book)
+    return settings.with_attached(book) if book.change else settings
 
 
 def book_of(settings: ServiceFile) -> RuleRegistry | None:

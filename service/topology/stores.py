@@ -202,7 +202,3 @@ def digest_of(plan: Plan, store: Readable) -> str:
         return digest_of_task(store)
     watermark = watermark_of(position_of(store))
     return digest_of_rows(plan.program, rows_of(store), watermark, limits_of(plan), plan.tunables)
-
-
-def at_state(site: StateLocation, state: Path | None) -> StateLocation:
-    return site if state is None else replace(site, state=state)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from samovar.service.cli.options import Config, Json, SetFlags
+from samovar.service.cli.options import Config, Json, SetFlags, add_group
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load
 from samovar.service.config.show import as_json, as_text, rows_of
@@ -15,12 +15,7 @@ from samovar.service.config.show import check as check_settings
 FOUND = 1
 
 app = typer.Typer(rich_markup_mode=None)
-config = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="The settings of a service: from its file, the environment and flags.",
-)
-app.add_typer(config, name="config")
+config = add_group(app, "config", "The settings of a service: from its file, the environment and flags.")
 
 
 @config.command()

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from samovar.changelog.broker import node
-from samovar.service.cli.options import Json
+from samovar.service.cli.options import Json, add_group
 from samovar.service.cli.refusals import exit_on_refusal
 
 NOT_RUNNING = 3  # as init scripts say it
@@ -20,8 +20,7 @@ Dir = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where its data,
 DEFAULT_DIR = Path(".samovar/kafka")
 
 app = typer.Typer(rich_markup_mode=None)
-kafka = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Kafka broker for trials and tests.")
-app.add_typer(kafka, name="kafka")
+kafka = add_group(app, "kafka", "A Kafka broker for trials and tests.")
 
 
 @kafka.command()

@@ -13,7 +13,7 @@ import typer
 from samovar.changelog.formats.redrives import LetterPlace
 from samovar.common.progress import Progress
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import Config, DryRun, Json, instant_or_epoch, service_log
+from samovar.service.cli.options import Config, DryRun, Json, add_group, instant_or_epoch, service_log
 from samovar.service.cli.state import at_site
 from samovar.service.ops.doctor import document, examine, worst
 from samovar.service.ops.findings import finding_lines
@@ -33,8 +33,7 @@ Reasons = Annotated[
 ]
 
 app = typer.Typer(rich_markup_mode=None)
-dlq = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dead letters: look at them, and put them back.")
-app.add_typer(dlq, name="dlq")
+dlq = add_group(app, "dlq", "Dead letters: look at them, and put them back.")
 
 
 @app.command()

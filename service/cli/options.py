@@ -24,6 +24,7 @@ SetFlags: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PLACE=VALUE", help="Another value for a setting: cache=64MB; may be repeated."),
 ]
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Engine: TypeAlias = Annotated[
@@ -32,6 +33,12 @@ Engine: TypeAlias = Annotated[
 Master: TypeAlias = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Of Spark; local[*] where nothing is said.")
 ]
+
+
+def add_group(app: typer.Typer, name: str, about: str) -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=about)
+    app.add_typer(group, name=name)
+    return group
 
 
 @contextmanager

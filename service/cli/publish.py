@@ -20,7 +20,7 @@ from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.rulefile.loading import load_given
 from samovar.patterns.syntax.findings import render
 from samovar.service.backtest.run import backtest as run_backtest
-from samovar.service.cli.options import Config, Json, instant_or_epoch, service_log
+from samovar.service.cli.options import Config, Json, Name, add_group, instant_or_epoch, service_log
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.change_plan import ChangePlan
@@ -39,7 +39,7 @@ Exit codes: 0 fine, 1 it was not confirmed, 2 wrong usage or refused."""
 UNCONFIRMED = 1
 
 Planner: TypeAlias = Callable[[ServiceFile, Log], ChangePlan]
-Name = Annotated[str, typer.Argument(metavar="RULE", show_default=False)]
+RuleName = Annotated[str, typer.Argument(metavar="RULE", show_default=False)]
 Author = Annotated[str | None, typer.Option(metavar="WHO", help="Who changes it; you, if nothing is said.")]
 Note = Annotated[str, typer.Option(metavar="TEXT", help="Why.", show_default=False)]
 Drain = Annotated[bool, typer.Option("--drain", help="Matches that have begun go on under the old version.")]
@@ -48,7 +48,6 @@ WarmFrom = Annotated[
 ]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Show what it would do, and do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write it without asking; required where nobody can be asked.")]
-ListName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Items = Annotated[list[str] | None, typer.Argument(metavar="ITEM...", show_default=False)]
 ItemsFile = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="Further items, one per line.", show_default=False)
@@ -56,8 +55,7 @@ ItemsFile = Annotated[
 
 app = typer.Typer(rich_markup_mode=None)
 rules = typer.Typer(rich_markup_mode=None)
-lists = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Shared lists of a service's rules.")
-app.add_typer(lists, name="lists")
+lists = add_group(app, "lists", "Shared lists of a service's rules.")
 
 
 # ---------------------------------------------------------------- changes
@@ -181,14 +179,14 @@ def _backtested(plan: ChangePlan, settings: ServiceFile, log: Log, texts: Sequen
 
 
 @change_command(rules, "disable")
-def _disable(name: Name, *, drain: Drain = False) -> Planner:
+def _disable(name: RuleName, *, drain: Drain = False) -> Planner:
     """Stop a rule. Its partial matches are dropped, or with --drain go on to their end."""
     return lambda settings, log: plan_disable(settings, log, name, drain=drain)
 
 
 @change_command(rules, "enable")
 def _enable(
-    name: Name,
+    name: RuleName,
     *,
     shadow: Annotated[bool, typer.Option("--shadow", help="It is counted, and raises no alert.")] = False,
     warm_from: WarmFrom = None,
@@ -200,7 +198,7 @@ def _enable(
 
 @change_command(rules, "rollback")
 def _rollback(
-    name: Name,
+    name: RuleName,
     *,
     to: Annotated[int | None, typer.Option(min=1, metavar="N", help="To this number; else to the text before.")] = None,
     drain: Drain = False,
@@ -210,14 +208,14 @@ def _rollback(
 
 
 @change_command(lists, "add")
-def _add_items(name: ListName, items: Items = None, *, file: ItemsFile = None) -> Planner:
+def _add_items(name: Name, items: Items = None, *, file: ItemsFile = None) -> Planner:
     """Change a shared list; a running service takes it between two batches."""
     given = _read_items(items or [], file)
     return lambda settings, log: plan_lists(settings, log, name, add=given)
 
 
 @change_command(lists, "remove")
-def _remove_items(name: ListName, items: Items = None, *, file: ItemsFile = None) -> Planner:
+def _remove_items(name: Name, items: Items = None, *, file: ItemsFile = None) -> Planner:
     """Change a shared list; a running service takes it between two batches."""
     given = _read_items(items or [], file)
     return lambda settings, log: plan_lists(settings, log, name, remove=given)
@@ -305,7 +303,7 @@ def _history_lines(registry: RuleRegistry, entries: Sequence[RuleEntry], *, with
 @rules.command()
 def diff(
     config: Config,
-    name: Name,
+    name: RuleName,
     a: Annotated[int, typer.Argument(metavar="A", min=1, show_default=False)],
     b: Annotated[int, typer.Argument(metavar="B", min=1, show_default=False)],
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 from samovar.common.arenas import few_arenas
 from samovar.service.auth.audit import record
 from samovar.service.auth.tokens import add_token, load_tokens, remove_token, role_of
-from samovar.service.cli.options import Config, Json, SetFlags, service_log
+from samovar.service.cli.options import Config, Json, Name, SetFlags, add_group, service_log
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
 from samovar.service.http.app import serve as run
@@ -21,11 +21,9 @@ from samovar.service.runtime.processes import ENDS_WITH_PARENT, end_with_parent
 
 NONE_LEFT = "no tokens are left: nobody may use the HTTP API, until `samovar tokens add` makes one"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 app = typer.Typer(rich_markup_mode=None)
-tokens = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="API tokens: who may use the HTTP API.")
-app.add_typer(tokens, name="tokens")
+tokens = add_group(app, "tokens", "API tokens: who may use the HTTP API.")
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import Config, Json, service_log
+from samovar.service.cli.options import Config, Json, add_group, service_log
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
 from samovar.service.offline.init import init as make_service
@@ -26,8 +26,7 @@ from samovar.service.topology.topics import bootstrap_of, check, plan, plan_here
 MISMATCHES = 1
 
 app = typer.Typer(rich_markup_mode=None)
-topics = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The topics of a service.")
-app.add_typer(topics, name="topics")
+topics = add_group(app, "topics", "The topics of a service.")
 
 
 @app.command()

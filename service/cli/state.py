@@ -14,7 +14,7 @@ import typer
 
 from samovar.common.progress import Progress
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import Config, Engine, Json, Master, refuse_engine, service_log
+from samovar.service.cli.options import Config, Engine, Json, Master, add_group, refuse_engine, service_log
 from samovar.service.query.commands import QueryResult, diff, digests, get, history, scan
 from samovar.service.query.verify import Verdict, text_of_verdict
 from samovar.service.query.verify import verify as verified
@@ -39,12 +39,7 @@ Folder = Annotated[
 
 
 app = typer.Typer(rich_markup_mode=None)
-state = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Look at the state of a service, also while it runs. Nothing is changed.",
-)
-app.add_typer(state, name="state")
+state = add_group(app, "state", "Look at the state of a service, also while it runs. Nothing is changed.")
 
 
 @contextmanager

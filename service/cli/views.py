@@ -13,7 +13,7 @@ import typer
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import Config, Json, Master
+from samovar.service.cli.options import Config, Json, Master, Name, add_group
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
 from samovar.service.spark.progress import ProgressDisplay
@@ -37,16 +37,10 @@ from samovar.service.views.store import never_made
 
 FAILED = 1
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", show_default=False)]
 
 app = typer.Typer(rich_markup_mode=None)
-views = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Views: Spark SQL over what a service holds, published as Parquet for anyone to read.",
-)
-app.add_typer(views, name="views")
+views = add_group(app, "views", "Views: Spark SQL over what a service holds, published as Parquet for anyone to read.")
 
 
 class ViewReader(StrEnum):

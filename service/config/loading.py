@@ -38,7 +38,7 @@ from samovar.patterns.syntax.tree import Span
 from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, plain_data, read
 from samovar.service.config.checks import faults
 from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile
-from samovar.service.config.types import is_secret
+from samovar.service.config.values import is_secret
 
 __all__ = ["BadServiceFile", "LoadedService", "ServiceFile", "load", "load_service"]
 

@@ -31,47 +31,8 @@ from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIAL
 from samovar.patterns.syntax.findings import Report
 from samovar.patterns.syntax.positions import whole
 from samovar.patterns.syntax.yaml import plain_data, read
-from samovar.service.config.types import (
-    ClassName,
-    Count,
-    DeliveryName,
-    DurationMs,
-    FieldName,
-    FieldNames,
-    Flag,
-    HostPort,
-    Model,
-    Networks,
-    NodeUrl,
-    PlainName,
-    PositiveBytes,
-    RelativePath,
-    RelativePaths,
-    RetentionMs,
-    RuleNames,
-    SecretUrl,
-    ServiceName,
-    SigningSecret,
-    SinkName,
-    SizeBytes,
-    Slot,
-    StreamName,
-    StreamNames,
-    TaskName,
-    TopicName,
-    choice,
-    is_secret,
-    is_service_name,
-    is_stream_name,
-    read_client_value,
-    read_lists,
-    read_map,
-    read_named,
-    read_path,
-    revealed,
-    shown,
-    wrong,
-)
+from samovar.service.config import values
+from samovar.service.config.values import Model, is_secret, read_path, revealed, shown, wrong
 
 S, H, D = 1_000, 3_600_000, 86_400_000
 
@@ -110,7 +71,7 @@ class KafkaSettings(Model):
 
     bootstrap: str
     client: Mapping[
-        Annotated[str, BeforeValidator(read_client_name)], Annotated[Any, BeforeValidator(read_client_value)]
+        Annotated[str, BeforeValidator(read_client_name)], Annotated[Any, BeforeValidator(values.read_client_value)]
     ] = {}
 
     @model_validator(mode="before")
@@ -148,7 +109,7 @@ def with_client(data: Mapping[str, Any], address: str) -> dict[str, Any]:
 class LogSettings(Model):
     """One of the two logs."""
 
-    embedded: RelativePath | None = None
+    embedded: values.RelativePath | None = None
     kafka: KafkaSettings | None = None
 
     @model_validator(mode="after")
@@ -216,7 +177,7 @@ class RegistrySettings(Model):
                 expected = None if tip else f"url, {', '.join(REGISTRY_SETTINGS)}"
                 wrong(f"the registry's client has no setting `{name}`", expected, tip)
             if name not in REGISTRY_NUMBERS:
-                text = read_client_value(value)
+                text = values.read_client_value(value)
                 found[name] = SecretStr(revealed(text)) if is_secret(name) else text
             elif isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
                 found[name] = value
@@ -275,7 +236,7 @@ def read_fields_schema(value: Any, info: ValidationInfo) -> Mapping[str, Any] | 
         symbols = symbols_of(schema, type_field)
         return None if symbols is None else dict.fromkeys(symbols, fields)
     if not isinstance(value, str):
-        return read_map(value)
+        return values.read_map(value)
     path = read_path(value, info)
     report = Report(str(path))
     try:
@@ -284,29 +245,29 @@ def read_fields_schema(value: Any, info: ValidationInfo) -> Mapping[str, Any] | 
         wrong(f"cannot read {path}: {getattr(error, 'strerror', None) or error}")
     for finding in report.findings():
         wrong(f"{path}:{finding.span.line}:{finding.span.column}: {finding.message}", hint=finding.hint)
-    return read_map(None if node is None else plain_data(node))
+    return values.read_map(None if node is None else plain_data(node))
 
 
 class Stream(Model):
     """One input: a topic of events and how to read them. Without `type` the stream's name is every event's type."""
 
-    topic: TopicName
-    format: Annotated[Literal["json", "avro"], choice("json", "avro")] = "json"
-    key: FieldName
-    time: FieldName = "ts"
-    type: FieldName | None = None
+    topic: values.TopicName
+    format: Annotated[Literal["json", "avro"], values.choice("json", "avro")] = "json"
+    key: values.FieldName
+    time: values.FieldName = "ts"
+    type: values.FieldName | None = None
     # Both are read from `schema`.
     avro: Annotated[InstanceOf[AvroSchema] | None, BeforeValidator(read_avro)] = Field(None, alias="schema")
     fields: Annotated[Mapping[str, Any] | None, BeforeValidator(read_fields_schema)] = Field(None, alias="schema")
     schemas: Annotated[Mapping[int, InstanceOf[AvroSchema]], BeforeValidator(read_schemas)] | None = None
     registry: RegistrySettings | None = None
-    slack_ms: DurationMs = Field(0, alias="slack")
-    idle_ms: DurationMs = Field(5 * S, alias="idle")
-    max_future_skew_ms: DurationMs = Field(24 * H, alias="max_future_skew")
-    partitions: Count | None = None
-    repartition: Flag | None = None  # None: where rules need it; and checked
-    retention_ms: RetentionMs = Field(7 * D, alias="retention")
-    pii: FieldNames = ()
+    slack_ms: values.DurationMs = Field(0, alias="slack")
+    idle_ms: values.DurationMs = Field(5 * S, alias="idle")
+    max_future_skew_ms: values.DurationMs = Field(24 * H, alias="max_future_skew")
+    partitions: values.Count | None = None
+    repartition: values.Flag | None = None  # None: where rules need it; and checked
+    retention_ms: values.RetentionMs = Field(7 * D, alias="retention")
+    pii: values.FieldNames = ()
 
 
 # ---------------------------------------------------------------- tasks, sinks, HTTP, containers
@@ -315,8 +276,8 @@ class Stream(Model):
 class EmitSettings(Model):
     """Where a task writes: the stream of that name, or a topic of its own."""
 
-    topic: TopicName | None = None
-    retention_ms: RetentionMs = Field(7 * D, alias="retention")
+    topic: values.TopicName | None = None
+    retention_ms: values.RetentionMs = Field(7 * D, alias="retention")
 
     @model_validator(mode="before")
     @classmethod
@@ -327,17 +288,17 @@ class EmitSettings(Model):
 class StoreSettings(Model):
     """A named store. Rows go after their time to live, in event time."""
 
-    ttl_ms: DurationMs | None = Field(None, alias="ttl")
+    ttl_ms: values.DurationMs | None = Field(None, alias="ttl")
 
 
 class TaskSettings(Model):
     """A class of the user's at work on streams, with stores of its own. For readers: docs/tasks.md."""
 
-    source: ClassName = Field(alias="class")
-    streams: StreamNames
-    emits: Annotated[Mapping[PlainName, EmitSettings], BeforeValidator(read_named)] = {}
-    stores: Annotated[Mapping[PlainName, StoreSettings], BeforeValidator(read_named)] = {}
-    window_ms: DurationMs | None = Field(None, alias="window")
+    source: values.ClassName = Field(alias="class")
+    streams: values.StreamNames
+    emits: Annotated[Mapping[values.PlainName, EmitSettings], BeforeValidator(values.read_named)] = {}
+    stores: Annotated[Mapping[values.PlainName, StoreSettings], BeforeValidator(values.read_named)] = {}
+    window_ms: values.DurationMs | None = Field(None, alias="window")
     params: Mapping[str, Any] = {}
 
 
@@ -346,12 +307,12 @@ class SinkSettings(Model):
     of some. An address is given here only, never by the API.
     """
 
-    url: SecretUrl | None = None
-    secret: SigningSecret | None = None
-    file: RelativePath | None = None
-    rules: RuleNames = ()
-    timeout_ms: DurationMs = Field(10 * S, alias="timeout")
-    max_backoff_ms: DurationMs = Field(60 * S, alias="max_backoff")
+    url: values.SecretUrl | None = None
+    secret: values.SigningSecret | None = None
+    file: values.RelativePath | None = None
+    rules: values.RuleNames = ()
+    timeout_ms: values.DurationMs = Field(10 * S, alias="timeout")
+    max_backoff_ms: values.DurationMs = Field(60 * S, alias="max_backoff")
 
     @model_validator(mode="after")
     def _one(self) -> SinkSettings:
@@ -365,22 +326,22 @@ class SinkSettings(Model):
 class TlsSettings(Model):
     """What this process shows, and by whose word it believes other nodes. PEM files."""
 
-    cert: RelativePath
-    key: RelativePath
-    ca: RelativePath | None = None
+    cert: values.RelativePath
+    key: values.RelativePath
+    ca: values.RelativePath | None = None
 
 
 class HttpSettings(Model):
     """Limits of the HTTP API: of one request, of one client, of a browser's login; TLS, and proxies."""
 
-    max_request_bytes: SizeBytes = Field(10 * 10**6, alias="max_request")
-    requests_per_s: Count = 200
-    max_connections: Count = 1_000
-    header_timeout_ms: DurationMs = Field(10 * S, alias="header_timeout")
-    body_timeout_ms: DurationMs = Field(60 * S, alias="body_timeout")
-    session_ms: DurationMs = Field(12 * H, alias="session")
-    session_idle_ms: DurationMs = Field(H, alias="session_idle")
-    trusted_proxies: Networks = ()
+    max_request_bytes: values.SizeBytes = Field(10 * 10**6, alias="max_request")
+    requests_per_s: values.Count = 200
+    max_connections: values.Count = 1_000
+    header_timeout_ms: values.DurationMs = Field(10 * S, alias="header_timeout")
+    body_timeout_ms: values.DurationMs = Field(60 * S, alias="body_timeout")
+    session_ms: values.DurationMs = Field(12 * H, alias="session")
+    session_idle_ms: values.DurationMs = Field(H, alias="session_idle")
+    trusted_proxies: values.Networks = ()
     tls: TlsSettings | None = None
 
     @property
@@ -397,17 +358,17 @@ class HttpSettings(Model):
 class RunSettings(Model):
     """How a container runs, or several processes: what `samovar run` also takes as flags."""
 
-    slot: Slot = 0
-    containers: Count = 1
-    leave: Flag = False
-    http: HostPort | None = None
-    advertise: NodeUrl | None = None
-    metrics: HostPort | None = None
-    log_form: Annotated[Literal["text", "json"], choice("text", "json")] = Field("text", alias="log")
+    slot: values.Slot = 0
+    containers: values.Count = 1
+    leave: values.Flag = False
+    http: values.HostPort | None = None
+    advertise: values.NodeUrl | None = None
+    metrics: values.HostPort | None = None
+    log_form: Annotated[Literal["text", "json"], values.choice("text", "json")] = Field("text", alias="log")
 
 
 _TUNABLES: dict[str, Any] = {
-    name: (PositiveBytes if name.endswith("_bytes") else Count, default)
+    name: (values.PositiveBytes if name.endswith("_bytes") else values.Count, default)
     for name, default in asdict(DEFAULTS).items()
     if name not in ("cache_bytes", "snapshot_every_ms")  # these have places of their own in the file
 }
@@ -423,40 +384,40 @@ class TunableSettings(create_model("Tunables", __base__=Model, **_TUNABLES)):  #
 class OutputTopic(Model):
     """A topic that the service writes."""
 
-    topic: TopicName
-    retention_ms: RetentionMs = Field(7 * D, alias="retention")
+    topic: values.TopicName
+    retention_ms: values.RetentionMs = Field(7 * D, alias="retention")
 
 
 class KeptTopic(OutputTopic):
     """A topic for people: alerts and dead letters."""
 
-    retention_ms: RetentionMs = Field(30 * D, alias="retention")
+    retention_ms: values.RetentionMs = Field(30 * D, alias="retention")
 
 
 class ChangelogTopic(Model):
     """Compacted. Within the compaction lag a restore to the past is exact; tombstones stay for the delete retention."""
 
-    topic: TopicName
-    min_compaction_lag_ms: DurationMs = Field(24 * H, alias="min_compaction_lag")
-    delete_retention_ms: DurationMs = Field(24 * H, alias="delete_retention")
+    topic: values.TopicName
+    min_compaction_lag_ms: values.DurationMs = Field(24 * H, alias="min_compaction_lag")
+    delete_retention_ms: values.DurationMs = Field(24 * H, alias="delete_retention")
 
 
 class JournalTopic(Model):
     """Never compacted and never shortened: a replay needs all of it."""
 
-    topic: TopicName
+    topic: values.TopicName
 
 
 class SnapshotSettings(Model):
-    every_ms: DurationMs = Field(600 * S, alias="every")
-    keep: Count = 2
+    every_ms: values.DurationMs = Field(600 * S, alias="every")
+    keep: values.Count = 2
 
 
 class StormLimit(Model):
     """How many alerts a rule may raise in a partition, in a time of the events."""
 
-    alerts: Count
-    per_ms: DurationMs = Field(60 * S, alias="per")
+    alerts: values.Count
+    per_ms: values.DurationMs = Field(60 * S, alias="per")
 
 
 class Storm(StormLimit):
@@ -468,9 +429,9 @@ class Storm(StormLimit):
 class ViewSettings(Model):
     """Views: where their files are, where they are published, and how many versions of each stay."""
 
-    files: RelativePaths
-    store: RelativePath
-    keep: Count = 5
+    files: values.RelativePaths
+    store: values.RelativePath
+    keep: values.Count = 5
 
     @model_validator(mode="before")
     @classmethod
@@ -492,30 +453,30 @@ TOPICS_OF_A_SERVICE = {
 class ServiceFile(Model):
     """A service: its log, its streams, its rules and its topics. The source of truth for every setting."""
 
-    service: ServiceName
+    service: values.ServiceName
     log: LogSettings
-    streams: Mapping[StreamName, Stream]
-    rules: RelativePaths
-    params: Annotated[Mapping[str, Any], BeforeValidator(read_map)] = {}
-    lists: Annotated[Mapping[str, Any], BeforeValidator(read_lists)] = {}
-    tasks: Mapping[TaskName, TaskSettings] = {}
+    streams: Mapping[values.StreamName, Stream]
+    rules: values.RelativePaths
+    params: Annotated[Mapping[str, Any], BeforeValidator(values.read_map)] = {}
+    lists: Annotated[Mapping[str, Any], BeforeValidator(values.read_lists)] = {}
+    tasks: Mapping[values.TaskName, TaskSettings] = {}
     alerts: KeptTopic
     late: OutputTopic
     dead_letters: KeptTopic
     changelog: ChangelogTopic
     journal: JournalTopic
-    state: RelativePath
-    delivery: DeliveryName = Delivery.EXACTLY_ONCE
-    topics: Annotated[Literal["create", "check"], choice("create", "check")] = "create"
-    replication: Count = 1
-    max_events: Count = MAX_EVENTS
-    max_partials: Count = MAX_PARTIALS
-    max_matches: Count = MAX_MATCHES
+    state: values.RelativePath
+    delivery: values.DeliveryName = Delivery.EXACTLY_ONCE
+    topics: Annotated[Literal["create", "check"], values.choice("create", "check")] = "create"
+    replication: values.Count = 1
+    max_events: values.Count = MAX_EVENTS
+    max_partials: values.Count = MAX_PARTIALS
+    max_matches: values.Count = MAX_MATCHES
     snapshots: SnapshotSettings = SnapshotSettings.model_validate({})
     storm: Storm | None = None
     views: ViewSettings
-    cache_bytes: SizeBytes = Field(128 * 10**6, alias="cache")
-    sinks: Mapping[SinkName, SinkSettings] = {}
+    cache_bytes: values.SizeBytes = Field(128 * 10**6, alias="cache")
+    sinks: Mapping[values.SinkName, SinkSettings] = {}
     http: HttpSettings = HttpSettings.model_validate({})
     run: RunSettings = RunSettings.model_validate({})
     tunable: TunableSettings = Field(TunableSettings.model_validate({}), alias="tunables")
@@ -558,12 +519,12 @@ class ServiceFile(Model):
         full |= {name: value for name, value in data.items() if value is not None}
         if full["log"] == "embedded":
             full["log"] = {"embedded": ".samovar/log"}
-        name = full.get("service") if is_service_name(full.get("service")) else "service"
+        name = full.get("service") if values.is_service_name(full.get("service")) else "service"
         for key, ending in TOPICS_OF_A_SERVICE.items():
             full[key] = _with_topic(full.get(key), f"{name}-{ending}")
         if isinstance(streams := full.get("streams"), Mapping):
             full["streams"] = {
-                stream: _with_topic(value, stream if is_stream_name(stream) else "stream")
+                stream: _with_topic(value, stream if values.is_stream_name(stream) else "stream")
                 for stream, value in streams.items()
             }
         return full

@@ -16,7 +16,7 @@ from samovar.common.times import duration_text
 from samovar.patterns.syntax.findings import to_json, visible
 from samovar.patterns.syntax.yaml import Node, YamlMap
 from samovar.service.config.loading import BadServiceFile, LoadedService, giving, load, unknown_variables
-from samovar.service.config.types import FOREVER, is_secret
+from samovar.service.config.values import FOREVER, is_secret
 
 Place: TypeAlias = tuple[str, ...]
 

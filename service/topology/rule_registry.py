@@ -138,20 +138,8 @@ def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None)
 
 
 def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
-    return RuleEntry(
-        rule.name,
-        rule.number,
-        rule.version,
-        rule.text,
-        rule.status,
-        change.author,
-        change.note,
-        change.at_ms,
-        change.number,
-        change.act,
-        rule.state,
-        rule.warm_from_ms,
-    )
+    made = {"author": change.author, "note": change.note, "at_ms": change.at_ms, "act": change.act}
+    return RuleEntry(**vars(rule), **made, change=change.number)
 
 
 def with_rulebook(settings: ServiceFile, log: Log) -> ServiceFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeAlias
 from urllib.parse import urlsplit
@@ -58,6 +58,23 @@ def is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def checked(fits: Callable[[Any], object], message: str, expected: str) -> BeforeValidator:
+    """Takes a value that fits; `message` says what another is not, and comes after it."""
+
+    def read(value: Any) -> Any:
+        return value if fits(value) else wrong(f"{shown(value)} {message}", expected=expected)
+
+    return BeforeValidator(read)
+
+
+def matching(pattern: str, message: str, expected: str) -> BeforeValidator:
+    """Takes text of a pattern."""
+    return checked(lambda value: isinstance(value, str) and re.fullmatch(pattern, value), message, expected)
+
+
+INT_AS_TEXT = BeforeValidator(lambda value: str(value) if is_int(value) else value)
+
+
 # ---------------------------------------------------------------- times, sizes, counts
 
 
@@ -85,16 +102,6 @@ def read_size(value: Any) -> int:
 def read_positive_size(value: Any) -> int:
     size = read_size(value)
     return size if size > 0 else wrong(f"{shown(value)} is nothing at all", expected="a size from 1B on")
-
-
-def read_count(value: Any) -> int:
-    if is_int(value) and 1 <= value < 2**31:
-        return int(value)
-    wrong(f"{shown(value)} is no count", expected="a whole number from 1 on")
-
-
-def read_flag(value: Any) -> bool:
-    return value if isinstance(value, bool) else wrong(f"{shown(value)} is neither", expected="true or false")
 
 
 def read_slot(value: Any) -> int:
@@ -127,8 +134,10 @@ RetentionMs: TypeAlias = Annotated[
 ]
 SizeBytes: TypeAlias = Annotated[int, BeforeValidator(read_size)]
 PositiveBytes: TypeAlias = Annotated[int, BeforeValidator(read_positive_size)]
-Count: TypeAlias = Annotated[int, BeforeValidator(read_count)]
-Flag: TypeAlias = Annotated[bool, BeforeValidator(read_flag)]
+Count: TypeAlias = Annotated[
+    int, checked(lambda value: is_int(value) and 1 <= value < 2**31, "is no count", "a whole number from 1 on")
+]
+Flag: TypeAlias = Annotated[bool, checked(lambda value: isinstance(value, bool), "is neither", "true or false")]
 Slot: TypeAlias = Annotated[int, BeforeValidator(read_slot)]
 DeliveryName: TypeAlias = Annotated[
     Delivery, BeforeValidator(lambda name: Delivery[name.upper()]), choice("exactly_once", "at_least_once")
@@ -136,24 +145,6 @@ DeliveryName: TypeAlias = Annotated[
 
 
 # ---------------------------------------------------------------- names
-
-
-def matching(pattern: str, message: str, expected: str) -> BeforeValidator:
-    """Takes text of a pattern; `message` follows the value that is none."""
-
-    def read(value: Any) -> str:
-        if isinstance(value, str) and re.fullmatch(pattern, value):
-            return value
-        wrong(f"{shown(value)} {message}", expected=expected)
-
-    return BeforeValidator(read)
-
-
-def read_topic(value: Any) -> str:
-    text = str(value) if is_int(value) else value
-    if isinstance(text, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text) and text not in (".", ".."):
-        return text
-    wrong(f"{shown(value)} cannot be a topic's name", expected="1 to 249 of a-z, A-Z, 0-9, `.`, `_` and `-`")
 
 
 def is_service_name(value: Any) -> bool:
@@ -226,7 +217,15 @@ def read_rule_names(value: Any) -> tuple[str, ...]:
     wrong(f"{shown(value)} is not a list of rules", expected="[card-testing, velocity-sum]")
 
 
-TopicName: TypeAlias = Annotated[str, BeforeValidator(read_topic)]
+TopicName: TypeAlias = Annotated[
+    str,
+    matching(
+        r"(?!\.\.?\Z)[A-Za-z0-9._-]{1,249}",
+        "cannot be a topic's name",
+        "1 to 249 of a-z, A-Z, 0-9, `.`, `_` and `-`",
+    ),
+    INT_AS_TEXT,
+]
 ServiceName: TypeAlias = Annotated[str, BeforeValidator(read_service_name)]
 StreamName: TypeAlias = Annotated[str, BeforeValidator(read_stream_name)]
 TaskName: TypeAlias = Annotated[str, BeforeValidator(read_task_name)]
@@ -282,14 +281,6 @@ def read_paths(value: Any, info: ValidationInfo) -> tuple[Path, ...]:
     return tuple(read_path(item, info) for item in (value if isinstance(value, list) else [value]))
 
 
-def read_address(value: Any) -> str:
-    """PORT, HOST:PORT; whether it can be served there is seen at the start."""
-    text = str(value) if is_int(value) else value
-    if isinstance(text, str) and text.rpartition(":")[2].isdecimal():
-        return text
-    wrong(f"{shown(value)} is not an address", expected="a port, or HOST:PORT: 9400")
-
-
 def read_networks(value: Any) -> tuple[str, ...]:
     """Addresses or networks, as text that `networks_of` can read."""
     found = []
@@ -304,7 +295,10 @@ def read_networks(value: Any) -> tuple[str, ...]:
 
 RelativePath: TypeAlias = Annotated[Path, BeforeValidator(read_path)]
 RelativePaths: TypeAlias = Annotated[tuple[Path, ...], BeforeValidator(read_paths)]
-HostPort: TypeAlias = Annotated[str, BeforeValidator(read_address)]
+# Whether it can be served there is seen at the start.
+HostPort: TypeAlias = Annotated[
+    str, matching(r"(.*:)?\d+", "is not an address", "a port, or HOST:PORT: 9400"), INT_AS_TEXT
+]
 NodeUrl: TypeAlias = Annotated[str, matching(r"https?://[^/\s@]+", "is not an address of a node", "http://HOST:PORT")]
 Networks: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(read_networks)]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from samovar.changelog.log import Log
 from samovar.patterns.engine.decode import RefusedError, time_of
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.constants import duration_ms
 from samovar.patterns.syntax.yaml import core_value
 from samovar.service.cli.refusals import exit_on_refusal
-from samovar.service.config.loading import load_service
-from samovar.service.config.models import ServiceFile
-from samovar.service.topology.logs import opened
+
+if TYPE_CHECKING:
+    from samovar.changelog.log import Log
+    from samovar.service.config.models import ServiceFile
 
 Config: TypeAlias = Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="The service file.")]
 SetFlags: TypeAlias = Annotated[
@@ -44,6 +44,10 @@ def add_group(app: typer.Typer, name: str, about: str) -> typer.Typer:
 @contextmanager
 def service_log(config: Path) -> Iterator[tuple[ServiceFile, Log]]:
     """The service file and its open log. What is refused meanwhile ends the command."""
+    # Here, since commands without a service start quicker without them.
+    from samovar.service.config.loading import load_service  # noqa: PLC0415
+    from samovar.service.topology.logs import opened  # noqa: PLC0415
+
     with exit_on_refusal():
         settings = load_service(config)
         with opened(settings) as log:

@@ -48,16 +48,7 @@ MAX_FILE_BYTES = 1_000_000
 PREFIX = "SAMOVAR_"
 BETWEEN = "__"
 # For tests and for those who work on Samovar itself, and the name of the machine: no settings of a service.
-OTHERS = (
-    "SAMOVAR_CHROMIUM",
-    "SAMOVAR_EXAMPLES",
-    "SAMOVAR_HOST",
-    "SAMOVAR_KERNEL",
-    "SAMOVAR_KILL",
-    "SAMOVAR_KILLS",
-    "SAMOVAR_REBALANCE_S",
-    "SAMOVAR_SEED",
-)
+OTHERS = tuple(f"{PREFIX}{name}" for name in "CHROMIUM EXAMPLES HOST KERNEL KILL KILLS REBALANCE_S SEED".split())
 OTHERS_BEGIN = "SAMOVAR_TEST_"
 _START = Span(1, 1, 1, 1)
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")

@@ -124,20 +124,9 @@ class LogSettings(Model):
 REGISTRY_NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms")
 REGISTRY_SETTINGS = (
     *REGISTRY_NUMBERS,
-    "basic.auth.user.info",
-    "bearer.auth.client.id",
-    "bearer.auth.client.secret",
-    "bearer.auth.credentials.source",
-    "bearer.auth.identity.pool.id",
-    "bearer.auth.issuer.endpoint.url",
-    "bearer.auth.logical.cluster",
-    "bearer.auth.scope",
-    "bearer.auth.token",
-    "proxy",
-    "ssl.ca.location",
-    "ssl.certificate.location",
-    "ssl.key.location",
-    "ssl.key.password",
+    *"""basic.auth.user.info bearer.auth.client.id bearer.auth.client.secret bearer.auth.credentials.source
+    bearer.auth.identity.pool.id bearer.auth.issuer.endpoint.url bearer.auth.logical.cluster bearer.auth.scope
+    bearer.auth.token proxy ssl.ca.location ssl.certificate.location ssl.key.location ssl.key.password""".split(),
 )
 
 

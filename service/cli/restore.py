@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,34 +121,37 @@ def _run(
         if request.source == "source" and request.out is None and not request.dry_run:
             ensure(site.log, site.settings)  # a changelog that was deleted is made again
         plans = plan_restore(site, request, _now_ms())
-    with ExitStack() as spark:
-        if request.engine == "spark" and not request.dry_run:
-            display = spark.enter_context(ProgressDisplay(sys.stderr, as_json=quiet))
-            start = spark.enter_context(starting_for(site.settings, "samovar restore", master, display.say))
+
+    def show_plan() -> dict[str, Any]:
         shown = request if ingest is None else replace(request, engine="spark")
         rate = measured_rate(site, plans) if shown.engine == "local" else None
         print("\n".join(plan_lines(plans, rate, shown)), file=screen, flush=True)
-        report: dict[str, Any] = {"plan": [each.data() for each in plans], "records_per_s": rate and round(rate)}
-        if request.dry_run:
-            differences = [] if ingest is not None else _differences(site, plans, screen)
-            return report | {"dry_run": True} | ({"differences": differences} if differences else {}), True
-        builder: Builder | None = None if ingest is None else FromStaging()
-        if request.engine == "spark":
-            session = start.ready()
-            refuse_unreachable(site, session, staging)
-            if staging is not None:
-                staged = stage_to(session, site, plans, staging.absolute(), display)
-                spark.close()
-                for each in staged:
-                    files = each.manifest
-                    rows = f"{files.rows:,} rows of {files.records:,} records, digest {files.digest}"
-                    print(f"{each.folder}: {rows}", file=screen)
-                print(f"On the node that is to have it: samovar restore CONFIG --ingest {staging}", file=screen)
-                told = [{"folder": str(each.folder), **asdict(each.manifest)} for each in staged]
-                return report | {"staged": told}, True
-            builder = OnSpark(session, display)
-            spark.enter_context(builder.tables(site))
-        return _build(site, request, plans, report, builder, screen, verify=verify)
+        return {"plan": [each.data() for each in plans], "records_per_s": rate and round(rate)}
+
+    if request.dry_run or request.engine == "local":
+        report = show_plan()
+        if not request.dry_run:
+            builder = None if ingest is None else FromStaging()
+            return _build(site, request, plans, report, builder, screen, verify=verify)
+        differences = [] if ingest is not None else _differences(site, plans, screen)
+        return report | {"dry_run": True} | ({"differences": differences} if differences else {}), True
+    with (
+        ProgressDisplay(sys.stderr, as_json=quiet) as display,
+        starting_for(site.settings, "samovar restore", master, display.say) as start,
+    ):
+        report = show_plan()
+        session = start.ready()
+        refuse_unreachable(site, session, staging)
+        if staging is None:
+            engine = OnSpark(session, display)
+            with engine.tables(site):
+                return _build(site, request, plans, report, engine, screen, verify=verify)
+        staged = stage_to(session, site, plans, staging.absolute(), display)
+    for each in staged:
+        files = each.manifest
+        print(f"{each.folder}: {files.rows:,} rows of {files.records:,} records, digest {files.digest}", file=screen)
+    print(f"On the node that is to have it: samovar restore CONFIG --ingest {staging}", file=screen)
+    return report | {"staged": [{"folder": str(each.folder), **asdict(each.manifest)} for each in staged]}, True
 
 
 def _build(

@@ -280,7 +280,8 @@ def _layered(data: Mapping[str, Any], given: Iterable[LayerValue]) -> dict[str, 
     for each in given:
         inside = settings
         for depth, part in enumerate(each.place[:-1]):
-            value, inner = inside.get(part), each.place[depth + 1]
+            value: Any = inside.get(part)
+            inner = each.place[depth + 1]
             is_map = isinstance(value, Mapping)
             if each.place[: depth + 1] == ("log",):  # one log takes the other's place
                 value = {inner: value[inner]} if is_map and inner in value else {}

@@ -220,7 +220,7 @@ def read_fields_schema(value: Any, info: ValidationInfo) -> Mapping[str, Any] | 
     if info.data.get("format") == "avro":
         schema, type_field = info.data.get("avro"), info.data.get("type")
         fields = None if schema is None else kinds(schema)
-        if fields is None or type_field is None:
+        if schema is None or fields is None or type_field is None:
             return fields
         symbols = symbols_of(schema, type_field)
         return None if symbols is None else dict.fromkeys(symbols, fields)

@@ -138,7 +138,7 @@ def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None)
 
 
 def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
-    made = {"author": change.author, "note": change.note, "at_ms": change.at_ms, "act": change.act}
+    made: dict[str, Any] = {"author": change.author, "note": change.note, "at_ms": change.at_ms, "act": change.act}
     return RuleEntry(**vars(rule), **made, change=change.number)
 
 

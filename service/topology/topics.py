@@ -8,7 +8,7 @@ matter are checked. Alerts, late events and dead letters may be kept as long as 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -148,10 +148,10 @@ def plan(
     forwards = plans[0].forwards if plans else task_forwards(settings, partitions) if stages else ()
     names = [*(each.stage for each in plans[1:]), *settings.tasks] if stages else []
 
-    def planned(name: str, role: TopicRole, policy: str, *, may_grow: bool = False, **given: int) -> PlannedTopic:
+    def planned(name: str, role: TopicRole, policy: str, **given: int) -> PlannedTopic:
         own = {key.replace("_", "."): str(value) for key, value in given.items()}
         own = {"cleanup.policy": policy, **own, **_replicated(settings)}
-        return PlannedTopic(name, partitions, own, settings.replication, role, may_grow)
+        return PlannedTopic(name, partitions, own, settings.replication, role)
 
     def kept(name: str, role: TopicRole, retention_ms: int, **given: int) -> PlannedTopic:
         return planned(name, role, "delete", retention_ms=retention_ms, **given)
@@ -180,7 +180,7 @@ def plan(
     has_state, letters = settings.journal.topic in existing, settings.dead_letters
     return [
         *(
-            planned(stream.topic, TopicRole.INPUT, "delete", may_grow=has_state, retention_ms=stream.retention_ms)
+            replace(kept(stream.topic, TopicRole.INPUT, stream.retention_ms), may_grow=has_state)
             for stream in settings.streams.values()
         ),
         kept(settings.alerts.topic, TopicRole.ALERTS, settings.alerts.retention_ms),

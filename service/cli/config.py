@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from samovar.service.cli.options import Config, Json, SetFlags, add_group
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load
-from samovar.service.config.show import as_json, as_text, rows_of
+from samovar.service.config.show import as_json, as_text, check_text, rows_of
 from samovar.service.config.show import check as check_settings
 
 FOUND = 1
@@ -46,5 +47,5 @@ def check(
     """
     with exit_on_refusal():
         found = check_settings(config, set_ or [])
-        print(found.json() if json else found.text())
-    raise typer.Exit(FOUND if found.count or (strict and found.warnings) else 0)
+        print(jsonlib.dumps(found) if json else check_text(found))
+    raise typer.Exit(FOUND if found["errors"] or (strict and found["warnings"]) else 0)

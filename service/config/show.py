@@ -63,36 +63,23 @@ def as_json(loaded: LoadedService, rows: list[SettingRow]) -> str:
     return json.dumps({"file": str(loaded.settings.path), "settings": settings}, indent=1)
 
 
-@dataclass(frozen=True)
-class ConfigCheck:
-    """What `config check` found; `errors` are as text, `findings` those that have a line."""
-
-    path: Path
-    errors: str
-    count: int
-    findings: list[dict[str, object]]
-    warnings: list[str]
-
-    def text(self) -> str:
-        errors = f"{self.count} error{'s' * (self.count != 1)}"
-        warnings = f"{len(self.warnings)} warning{'s' * (len(self.warnings) != 1)}"
-        lines = [*([self.errors] if self.errors else []), *(f"warning: {each}" for each in self.warnings)]
-        return "\n".join([*lines, f"{self.path}: {errors}, {warnings}"])
-
-    def json(self) -> str:
-        found = {"file": str(self.path), "errors": self.count, "text": self.errors, "findings": self.findings}
-        return json.dumps(found | {"warnings": self.warnings})
-
-
-def check(path: Path, flags: list[str]) -> ConfigCheck:
+def check(path: Path, flags: list[str]) -> dict[str, Any]:
     """All errors of file, variables and flags at once; and variables that look like settings and are none."""
     warnings = [f"{name} names no setting, and is passed over" for name in unknown_variables(os.environ)]
+    count, text, findings = 0, "", []
     try:
         load(path, flags=flags)
     except BadServiceFile as bad:
-        count = len(bad.findings) + bad.beside
-        return ConfigCheck(path, str(bad), count, [to_json(finding) for finding in bad.findings], warnings)
-    return ConfigCheck(path, "", 0, [], warnings)
+        count, text = len(bad.findings) + bad.beside, str(bad)
+        findings = [to_json(finding) for finding in bad.findings]
+    return {"file": str(path), "errors": count, "text": text, "findings": findings, "warnings": warnings}
+
+
+def check_text(found: dict[str, Any]) -> str:
+    counts = {"error": found["errors"], "warning": len(found["warnings"])}
+    counted = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
+    lines = [*([found["text"]] if found["text"] else []), *(f"warning: {each}" for each in found["warnings"])]
+    return "\n".join([*lines, f"{found['file']}: {counted}"])
 
 
 # ---------------------------------------------------------------- values

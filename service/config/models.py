@@ -430,13 +430,8 @@ class ViewSettings(Model):
         return {"files": "views", "store": ".samovar/views"} | {k: v for k, v in given.items() if v is not None}
 
 
-TOPICS_OF_A_SERVICE = {
-    "alerts": "alerts",
-    "late": "late",
-    "dead_letters": "dead-letters",
-    "changelog": "changelog",
-    "journal": "journal",
-}
+# By setting, how the topic is called after the service.
+TOPICS_OF_A_SERVICE = {key: key.replace("_", "-") for key in ("alerts", "late", "dead_letters", "changelog", "journal")}
 
 
 class ServiceFile(Model):
@@ -528,11 +523,8 @@ def _with_topic(value: Any, name: str) -> Any:
 
 def emit_topics(settings: ServiceFile) -> dict[str, dict[str, str]]:
     """By task, the topics that it writes and no stream is: by the names it knows them by."""
-    return {
-        name: {
-            to: emit.topic or f"{settings.service}-{to}"
-            for to, emit in task.emits.items()
-            if to not in settings.streams
-        }
-        for name, task in settings.tasks.items()
-    }
+    found: dict[str, dict[str, str]] = {}
+    for name, task in settings.tasks.items():
+        own = {to: emit for to, emit in task.emits.items() if to not in settings.streams}
+        found[name] = {to: emit.topic or f"{settings.service}-{to}" for to, emit in own.items()}
+    return found

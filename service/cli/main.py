@@ -41,11 +41,6 @@ rules = typer.Typer(
 app.add_typer(rules, name="rules")
 
 
-@rules.callback()
-def rule_commands() -> None:
-    """Check, test, explain, backtest and publish rules."""
-
-
 def print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"samovar {__version__}")

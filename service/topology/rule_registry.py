@@ -47,7 +47,7 @@ class RuleRegistry:
     changes: tuple[Change, ...]
     entries: tuple[RuleEntry, ...]
     lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    effects: Effects | None = field(default=None, repr=False, compare=False)
+    source: tuple[ServiceFile, Log] | None = field(default=None, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process, as Spark's, go what was published and not the way to the log."""
@@ -76,31 +76,24 @@ class RuleRegistry:
         return tuple(_entry(change, rule) for change in self.changes for rule in change.rules if rule.name == name)
 
     def took_effect(self, name: str, number: int) -> Mapping[int, Mapping[str, int]] | None:
-        """Where an entry of a rule came in: partition to the offset of each stream. None while it did not, anywhere."""
-        found = next((entry for entry in self.history(name) if entry.number == number), None)
-        return None if found is None or self.effects is None else self.effects.of(found) or None
-
-
-@dataclass(frozen=True)
-class Effects:
-    """Where changes came in, as the journals of the tasks say. They are read when it is asked for."""
-
-    settings: ServiceFile
-    log: Log
-
-    def of(self, entry: RuleEntry) -> dict[int, Mapping[str, int]]:
-        """Partition to offsets, in the stage that the rule runs in."""
+        """Where an entry of a rule came in, as the journals of its stage say: partition to the offset of each stream.
+        None while it did not, anywhere.
+        """
         from samovar.tasks.replay.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
 
-        topic = self._journals.get(entry.name, self.settings.journal.topic)
-        known = self.log.topics([topic]).get(topic)
+        entry = next((entry for entry in self.history(name) if entry.number == number), None)
+        if entry is None or self.source is None:
+            return None
+        settings, log = self.source
+        topic = self._journals.get(name, settings.journal.topic)
+        known = log.topics([topic]).get(topic)
         found: dict[int, Mapping[str, int]] = {}
         for partition in range(0 if known is None else known.partitions):
-            entries = standing(entries_of(self.log, TopicPartition(topic, partition)))
+            entries = standing(entries_of(log, TopicPartition(topic, partition)))
             first = next((each for each in entries if each.kind == "rules" and _is_at_work(entry, each)), None)
             if first is not None:
                 found[partition] = dict(first.inputs)
-        return found
+        return found or None
 
     @cached_property
     def _journals(self) -> dict[str, str]:
@@ -108,7 +101,9 @@ class Effects:
         from samovar.service.topology.plans import rule_plans  # noqa: PLC0415 - it needs rulebooks itself
         from samovar.service.topology.topics import counted_topics, partitions_of  # noqa: PLC0415 - as above
 
-        plans = rule_plans(self.settings, partitions_of(self.settings, self.log.topics(counted_topics(self.settings))))
+        assert self.source is not None
+        settings, log = self.source
+        plans = rule_plans(settings, partitions_of(settings, log.topics(counted_topics(settings))))
         return {rule.id: plan.topics.journal for plan in plans for rule in plan.rules}
 
 
@@ -134,7 +129,7 @@ def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None)
         entries |= {rule.name: _entry(change, rule) for rule in change.rules}
         lists |= {name: tuple(each.items) for name, each in change.lists.items()}
     book = RuleRegistry(tuple(changes), tuple(entries.values()), lists)
-    return book if log is None else replace(book, effects=Effects(with_book(settings, book), log))
+    return book if log is None else replace(book, source=(with_book(settings, book), log))
 
 
 def _entry(change: Change, rule: RuleRecord) -> RuleEntry:

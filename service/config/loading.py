@@ -57,13 +57,13 @@ _PASSWORD = re.compile(r"://[^/]*@|https?://[^/\s]+[/?]\S")  # in an address: be
 
 @dataclass
 class BadServiceFile(Refused):
-    """A service file with errors; as text, all of them with their lines and carets. `beside` counts those of variables
+    """A service file with errors; as text, all of them with their lines and carets. `outside` counts those of variables
     and flags, which have none.
     """
 
     findings: tuple[Finding, ...] = ()
     rendered: str = ""
-    beside: int = 0
+    outside: int = 0
 
     def __str__(self) -> str:
         return self.rendered
@@ -126,15 +126,15 @@ def load(
         found = [_report(fault, node, report, given) for fault in error.errors(include_url=False, include_input=False)]
         _refuse(report, _masked(text, node), [each for each in found if each])
     settings._path = path.absolute()
-    beside = []
+    outside = []
     for place, message, expected, hint in faults(settings):
         by = giving(given, place)
         if by is not None:
-            beside.append(_beside(by, message, expected, hint))
+            outside.append(_outside_error(by, message, expected, hint))
         else:
             report.error("service-file", message, _spans_of(node, place)[0], expected=expected, hint=hint)
-    if report.failed or beside:
-        _refuse(report, _masked(text, node), beside)
+    if report.failed or outside:
+        _refuse(report, _masked(text, node), outside)
     return LoadedService(settings, node, given)
 
 
@@ -253,9 +253,9 @@ def _from_flags(flags: Iterable[str], data: Mapping[str, Any]) -> list[LayerValu
 
 def _layer_value(place: Place, text: str, data: Any, source: str, kind: str) -> LayerValue:
     # The clients of Kafka and of the registry have dots in their settings' names, and no `_`.
-    outside = 2 if place[:2] == ("log", "kafka") else 3 if place[0] == "streams" and place[2:3] == ("registry",) else 99
-    if len(place) > outside:
-        place = (*place[:outside], ".".join(place[outside:]).replace("_", "."))
+    depth = 2 if place[:2] == ("log", "kafka") else 3
+    if len(place) > depth and (depth == 2 or (place[0], place[2]) == ("streams", "registry")):
+        place = (*place[:depth], ".".join(place[depth:]).replace("_", "."))
     in_file: list[str] = []  # the names that the file has, where they differ in case and signs only
     for part in place:
         names = data if isinstance(data, Mapping) else {}
@@ -302,17 +302,17 @@ def giving(given: Iterable[LayerValue], place: Iterable[str | int]) -> LayerValu
 # ---------------------------------------------------------------- errors
 
 
-def _refuse(report: Report, text: str, beside: Sequence[str] = ()) -> NoReturn:
-    """`beside` are the faults of variables and flags, which have no line in the file."""
+def _refuse(report: Report, text: str, outside: Sequence[str] = ()) -> NoReturn:
+    """`outside` are the faults of variables and flags, which have no line in the file."""
     found = report.findings()
-    rendered = "\n".join([*(render(finding, text) for finding in found), *beside])
-    total = len(found) + len(beside)
+    rendered = "\n".join([*(render(finding, text) for finding in found), *outside])
+    total = len(found) + len(outside)
     count = "1 error" if total == 1 else f"{total} errors"
     what = f"{report.path} has {count}" if found else f"the settings next to {report.path} have {count}"
-    raise BadServiceFile("service-file", what, "fix them", rendered, found, rendered, len(beside))
+    raise BadServiceFile("service-file", what, "fix them", rendered, found, rendered, len(outside))
 
 
-def _beside(by: LayerValue, message: str, expected: str | None, hint: str | None) -> str:
+def _outside_error(by: LayerValue, message: str, expected: str | None, hint: str | None) -> str:
     lines = [f"{by.source}: error: {message} [service-file]"]
     lines += [f"  expected: {expected}"] if expected else []
     lines += [f"  hint: {hint}"] if hint else []
@@ -342,7 +342,7 @@ def _report(fault: ErrorDetails, root: YamlMap, report: Report, given: Sequence[
     elif by is None:
         message = f"`{'.'.join(map(str, place))}`: {fault['msg']}"
     if by is not None:
-        return _beside(by, message, expected, hint)
+        return _outside_error(by, message, expected, hint)
     report.error(code, message, where, expected=expected, hint=hint)
     return None
 

@@ -70,7 +70,7 @@ def check(path: Path, flags: list[str]) -> dict[str, Any]:
     try:
         load(path, flags=flags)
     except BadServiceFile as bad:
-        count, text = len(bad.findings) + bad.beside, str(bad)
+        count, text = len(bad.findings) + bad.outside, str(bad)
         findings = [to_json(finding) for finding in bad.findings]
     return {"file": str(path), "errors": count, "text": text, "findings": findings, "warnings": warnings}
 

@@ -164,7 +164,7 @@ def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
         yield AclEntry(who, "transactional-id", f"{traffics}-", ("WRITE",), "prefixed")
 
 
-# ---------------------------------------------------------------- showing it
+# ---------------------------------------------------------------- as text, JSON and commands
 
 
 def as_json(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:

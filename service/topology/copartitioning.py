@@ -86,7 +86,7 @@ def _samples(log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions:
 
 
 def _fault(records: Records, row: int, text: bytes, spec: InputSpec, partitions: int, *, hidden: bool) -> str | None:
-    """What is wrong with a record. A key that is marked `pii` is not told: this goes to logs."""
+    """What is wrong with a record. A key that is marked `pii` is hidden: this goes to logs."""
 
     def shown(key: bytes) -> str:
         text = key.decode("utf-8", "backslashreplace")

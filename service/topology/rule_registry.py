@@ -107,13 +107,13 @@ class RuleRegistry:
         return {rule.id: plan.topics.journal for plan in plans for rule in plan.rules}
 
 
-def _is_at_work(entry: RuleEntry, told: JournalEntry) -> bool:
+def _is_at_work(entry: RuleEntry, journaled: JournalEntry) -> bool:
     """Whether a journal entry is at or after a rule's entry; what the folder had was at work before it was written
     down.
     """
-    if told.facts.get("book", 0) >= entry.change:
+    if journaled.facts.get("book", 0) >= entry.change:
         return True
-    rules = [(rule["id"], rule["version"]) for rule in told.facts["rules"]]
+    rules = [(rule["id"], rule["version"]) for rule in journaled.facts["rules"]]
     return entry.act == "seed" and (entry.name, entry.version) in rules
 
 

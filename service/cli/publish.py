@@ -58,9 +58,6 @@ rules = typer.Typer(rich_markup_mode=None)
 lists = add_group(app, "lists", "Shared lists of a service's rules.")
 
 
-# ---------------------------------------------------------------- changes
-
-
 def change_command(group: typer.Typer, name: str) -> Callable[[Callable[..., Planner]], None]:
     """Makes a command of a function that reads its own options and returns what plans the change.
 
@@ -241,9 +238,6 @@ def _read_file(file: Path, encoding: str) -> str:
         return file.read_text(encoding)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
-
-
-# ---------------------------------------------------------------- what was published
 
 
 @rules.command()

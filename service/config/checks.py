@@ -66,9 +66,6 @@ def topics_by_place(settings: ServiceFile) -> dict[tuple[str, ...], str]:
     return topics
 
 
-# ---------------------------------------------------------------- streams
-
-
 def _avro_faults(place: Place, stream: Stream) -> Iterator[SettingFault]:
     if stream.format != "avro":
         for name in ("registry", "schemas"):
@@ -140,9 +137,6 @@ def _unknown_types(place: Place, fields: Mapping[str, Any]) -> Iterator[SettingF
         except ValueError:
             tip = did_you_mean(str(value), TYPES)
             yield SettingFault((*place, name), f"`{value}` is not a type of a field", ", ".join(TYPES), tip)
-
-
-# ---------------------------------------------------------------- tasks
 
 
 def _task_faults(settings: ServiceFile, name: str, task: TaskSettings) -> Iterator[SettingFault]:

@@ -82,9 +82,6 @@ def check_text(found: dict[str, Any]) -> str:
     return "\n".join([*lines, f"{found['file']}: {counted}"])
 
 
-# ---------------------------------------------------------------- values
-
-
 def _leaves(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
     """Settings by their places, as the file writes them."""
     if isinstance(value, BaseModel):

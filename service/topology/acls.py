@@ -164,9 +164,6 @@ def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
         yield AclEntry(who, "transactional-id", f"{traffics}-", ("WRITE",), "prefixed")
 
 
-# ---------------------------------------------------------------- as text, JSON and commands
-
-
 def as_json(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:
     document: dict[str, Any] = {
         "service": settings.service,

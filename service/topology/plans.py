@@ -102,9 +102,6 @@ def _forwarded(spec: InputSpec, topic: str, partitions: int) -> InputSpec:
     return replace(spec, topic=topic, source_topic=spec.topic, source_partitions=partitions, placed_in=0)
 
 
-# ---------------------------------------------------------------- rules
-
-
 def _rule_plan(
     settings: ServiceFile, rules: Sequence[Rule], inputs: tuple[InputSpec, ...], topics: OutputTopics
 ) -> Plan:
@@ -172,9 +169,6 @@ def input_of(name: str, stream: Stream, partitions: int = 1) -> InputSpec:
         placed_in=partitions if partitions > 1 and stream.repartition is None else 0,
         types=types,
     )
-
-
-# ---------------------------------------------------------------- the user's tasks
 
 
 def _task_plan(settings: ServiceFile, name: str, main: Plan, partitions: int) -> Plan:

@@ -89,9 +89,6 @@ def topic_of(service: str, stream: str, stage: str) -> str:
     return name
 
 
-# ---------------------------------------------------------------- what a rule needs
-
-
 def fields_of(rule: Rule, streams: Mapping[str, Stream]) -> dict[str, str | None] | None:
     """By stream, the field that its events must be forwarded by; None where all are in their partitions already."""
     places = [_at_place(rule, place, streams) for place in range(len(rule.form.by))]

@@ -126,9 +126,6 @@ def reading(folder: Path) -> closing[SecondaryStore]:
     return closing(SecondaryStore(folder))
 
 
-# ---------------------------------------------------------------- what is there
-
-
 @dataclass(frozen=True)
 class StoreStatus:
     """What is in a store's folder: its condition in a word, and where it stands."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ from samovar.common.errors import Refused
 from samovar.service.config.addresses import is_loopback
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.topics import (
-    SIDE_ROLES,
     Mismatch,
     PlannedTopic,
     TopicRole,
@@ -56,52 +55,30 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # READ and WRITE let one describe a topic as well; its settings are always looked at.
-LOOK, READ, WRITE = ("DESCRIBE_CONFIGS",), ("READ", "DESCRIBE_CONFIGS"), ("WRITE", "DESCRIBE_CONFIGS")
-BOTH, ONLY_LOOK = ("READ", "WRITE", "DESCRIBE_CONFIGS"), ("DESCRIBE", "DESCRIBE_CONFIGS")
-_WRITTEN = (TopicRole.ALERTS, TopicRole.LATE, TopicRole.DEAD_LETTERS, TopicRole.EMITTED)
-_NEEDED: Mapping[str, Mapping[TopicRole, tuple[str, ...]]] = {
-    SERVICE: {
-        TopicRole.INPUT: READ,
-        **dict.fromkeys(_WRITTEN, WRITE),
-        # The rules topic and the audit trail are written where a rule goes to quarantine.
-        **dict.fromkeys(
-            (TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.REPARTITION, TopicRole.CONTAINERS, TopicRole.RULES), BOTH
-        ),
-        **dict.fromkeys(SIDE_ROLES, ONLY_LOOK),
-        TopicRole.AUDIT: WRITE,
-    },
-    # It writes events that are posted, letters that are put back, changes of rules and lists, and what only it has.
-    HTTP: {
-        **dict.fromkeys(TopicRole, READ),
-        **dict.fromkeys((TopicRole.INPUT, TopicRole.RULES, *SIDE_ROLES), BOTH),
-        **dict.fromkeys((TopicRole.REPARTITION, TopicRole.EMITTED), ONLY_LOOK),
-    },
-    # The journal has as many partitions as the state: keys are placed among these.
-    PRODUCERS: {TopicRole.INPUT: WRITE, TopicRole.JOURNAL: ONLY_LOOK},
-    TRAFFIC: {TopicRole.INPUT: WRITE, TopicRole.JOURNAL: ONLY_LOOK},
-    READERS: dict.fromkeys(_WRITTEN, READ),
-    AUTHORS: {TopicRole.INPUT: ONLY_LOOK, TopicRole.JOURNAL: READ, TopicRole.RULES: BOTH, TopicRole.AUDIT: WRITE},
-    ANALYSTS: dict.fromkeys(
-        (*_WRITTEN[:3], TopicRole.INPUT, TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.RULES, TopicRole.LABELS),
-        READ,
-    ),
-    OPERATORS: {
-        **dict.fromkeys((TopicRole.ALERTS, TopicRole.DEAD_LETTERS, TopicRole.RULES, TopicRole.REPARTITION), READ),
-        **dict.fromkeys(
-            (TopicRole.INPUT, TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.ACCESS, TopicRole.REDRIVEN), BOTH
-        ),
-        TopicRole.AUDIT: WRITE,
-    },
-}
-# Who makes topics, where the service file says `topics: create`: those that he needs.
-_MAKES: Mapping[str, Collection[TopicRole]] = {
-    SERVICE: tuple(TopicRole),
-    HTTP: tuple(TopicRole),
-    PRODUCERS: (TopicRole.INPUT,),
-    TRAFFIC: (TopicRole.INPUT,),
-    AUTHORS: (TopicRole.RULES, TopicRole.AUDIT),
-    OPERATORS: (TopicRole.ACCESS, TopicRole.AUDIT, TopicRole.REDRIVEN),
-}
+READ, WRITE = ("READ", "DESCRIBE_CONFIGS"), ("WRITE", "DESCRIBE_CONFIGS")
+BOTH, DESCRIBE = ("READ", "WRITE", "DESCRIBE_CONFIGS"), ("DESCRIBE", "DESCRIBE_CONFIGS")
+OPERATIONS = {"": (), "-": (), "r": READ, "w": WRITE, "rw": BOTH, "d": DESCRIBE}
+# With `+` they make topics of this role, where the service file says `topics: create`. The service writes rules and the
+# audit trail where a rule goes to quarantine. Producers see from the journal how many partitions keys are placed among.
+_MATRIX = """
+             service http producers traffic readers authors analysts operators
+INPUT        r+      rw+  w+        w+      -       d       r        rw
+ALERTS       w+      r+   -         -       r       -       r        r
+LATE         w+      r+   -         -       r       -       r        -
+DEAD_LETTERS w+      r+   -         -       r       -       r        r
+CHANGELOG    rw+     r+   -         -       -       -       r        rw
+JOURNAL      rw+     r+   d         d       -       r       r        rw
+REPARTITION  rw+     d+   -         -       -       -       -        r
+EMITTED      w+      d+   -         -       r       -       -        -
+CONTAINERS   rw+     r+   -         -       -       -       -        -
+RULES        rw+     rw+  -         -       -       rw+     r        r
+LABELS       d+      rw+  -         -       -       -       r        -
+ACCESS       d+      rw+  -         -       -       -       -        rw+
+AUDIT        w+      rw+  -         -       -       w+      -        w+
+REDRIVEN     d+      rw+  -         -       -       -       -        rw+
+"""
+_HEADING, *_ROWS = (line.split() for line in _MATRIX.strip().splitlines())
+_CELLS = {(who, TopicRole[role]): cell for role, *cells in _ROWS for who, cell in zip(_HEADING, cells, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -128,7 +105,8 @@ def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[PlannedTopic]
     }
     of_tasks = {f"{settings.journal.topic}-{name}" for name in settings.tasks}  # no rule ever changed in these
     for spec in specs:
-        wanted = _NEEDED[who].get(spec.role, ())
+        cell = _CELLS[who, spec.role]
+        wanted = OPERATIONS[cell.rstrip("+")]
         if who in (AUTHORS, ANALYSTS, HTTP) and spec.name in of_tasks:
             wanted = ()
         if who in (PRODUCERS, TRAFFIC) and spec.role is TopicRole.JOURNAL and spec.name != settings.journal.topic:
@@ -137,7 +115,7 @@ def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[PlannedTopic]
             wanted = BOTH
         if who == SERVICE and spec.role is TopicRole.ACCESS and not is_loopback(metrics_host):
             wanted = READ  # metrics are served to who shows a token
-        if settings.topics == "create" and spec.role in _MAKES.get(who, ()):
+        if settings.topics == "create" and cell.endswith("+"):
             wanted = (*wanted, "CREATE")
         if wanted:
             yield AclEntry(who, "topic", spec.name, wanted)

@@ -18,22 +18,15 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.service.config.models import ServiceFile
 
 
-@dataclass(frozen=True)
-class RuleEntry:
+@dataclass(frozen=True, kw_only=True)
+class RuleEntry(RuleRecord):
     """A rule as a change left it. `number` is its label, `version` the hash of all that affects its matches."""
 
-    name: str
-    number: int
-    version: str
-    text: str
-    status: str
     author: str
     note: str
     at_ms: int
     change: int
     act: str
-    state: str = "drop"
-    warm_from_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         shown = ("name", "number", "version", "status", "author", "note", "at_ms", "change", "act")

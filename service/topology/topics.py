@@ -50,19 +50,6 @@ def sink_group(service: str, sink: str) -> str:
     return f"{service}-sink-{sink}"
 
 
-def ensure_topic(settings: ServiceFile, log: Log, role: TopicRole) -> None:
-    """Made where it is missing. Refused where it is otherwise, or missing with `topics: check`, with the way out."""
-    (spec,) = (each for each in single_topics(settings) if each.role is role)
-    found = log.topics([spec.name]).get(spec.name)
-    bootstrap = bootstrap_of(settings)
-    if found is not None:
-        refuse(list(mismatches(spec, found, bootstrap)))
-    elif settings.topics != "create" and bootstrap is not None:
-        refuse([missing(spec, bootstrap)])
-    else:
-        log.create([spec])
-
-
 def traffic_topic(service: str) -> str:
     """Where `samovar traffic` keeps how far it is."""
     return f"{service}-traffic"
@@ -106,10 +93,10 @@ AT_LEAST = ("delete.retention.ms", "max.message.bytes", "min.compaction.lag.ms")
 CHECKED = {
     TopicRole.CHANGELOG: ("cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"),
     TopicRole.JOURNAL: ("cleanup.policy", "retention.ms", "retention.bytes"),
-    TopicRole.REPARTITION: ("cleanup.policy", "max.message.bytes"),
-    TopicRole.LATE: ("cleanup.policy", "max.message.bytes"),
-    TopicRole.DEAD_LETTERS: ("cleanup.policy", "max.message.bytes"),
-    TopicRole.RULES: ("cleanup.policy", "max.message.bytes"),
+    **dict.fromkeys(
+        (TopicRole.REPARTITION, TopicRole.LATE, TopicRole.DEAD_LETTERS, TopicRole.RULES),
+        ("cleanup.policy", "max.message.bytes"),
+    ),
 }
 
 
@@ -333,6 +320,19 @@ def ensure(
         # Without a rules topic a service runs the rules of its folder, as all did before there was one.
         refuse([missing(spec, bootstrap) for spec in absent if spec.role is not TopicRole.RULES])
     return specs
+
+
+def ensure_topic(settings: ServiceFile, log: Log, role: TopicRole) -> None:
+    """Made where it is missing. Refused where it is otherwise, or missing with `topics: check`, with the way out."""
+    (spec,) = (each for each in single_topics(settings) if each.role is role)
+    found = log.topics([spec.name]).get(spec.name)
+    bootstrap = bootstrap_of(settings)
+    if found is not None:
+        refuse(list(mismatches(spec, found, bootstrap)))
+    elif settings.topics != "create" and bootstrap is not None:
+        refuse([missing(spec, bootstrap)])
+    else:
+        log.create([spec])
 
 
 def ensure_inputs(log: Log, settings: ServiceFile) -> int:

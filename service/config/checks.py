@@ -164,9 +164,7 @@ def _task_faults(settings: ServiceFile, name: str, task: TaskSettings) -> Iterat
 
 
 def _reaches(tasks: Mapping[str, TaskSettings], stream: str, name: str, seen: set[str]) -> bool:
-    """Whether events of a stream come, through other tasks or not, to a task: one that reads what it writes would never
-    come to an end.
-    """
+    """Whether events of a stream reach a task, through others or not: a task in a circle would never come to an end."""
     if stream in seen:
         return False
     seen.add(stream)

@@ -57,9 +57,7 @@ _PASSWORD = re.compile(r"://[^/]*@|https?://[^/\s]+[/?]\S")  # in an address: be
 
 @dataclass
 class BadServiceFile(Refused):
-    """A service file with errors; as text, all of them with their lines and carets. `outside` counts those of variables
-    and flags, which have none.
-    """
+    """A service file with errors; as text, all of them with lines and carets. `outside` counts those without a line."""
 
     findings: tuple[Finding, ...] = ()
     rendered: str = ""
@@ -95,9 +93,7 @@ def load_service(
     lenient: bool = False,
     flags: Sequence[str] = (),
 ) -> ServiceFile:
-    """The service file at this path, or `BadServiceFile`. If `lenient`, an unset variable stays as it is written.
-    `flags` are those of `--set`.
-    """
+    """The service file at this path, with the `flags` of `--set`. If `lenient`, an unset variable stays as written."""
     return load(path, environment, lenient=lenient, flags=flags).settings
 
 

@@ -214,9 +214,7 @@ def parse_avro(text: str, where: str = "") -> AvroSchema:
 
 
 def read_fields_schema(value: Any, info: ValidationInfo) -> Mapping[str, Any] | None:
-    """What rules may read: fields and their types, here, in a file of YAML or JSON, or of an Avro schema. None where
-    nothing is known.
-    """
+    """The fields that rules may read and their types: written here, in a file, or known from an Avro schema."""
     if info.data.get("format") == "avro":
         schema, type_field = info.data.get("avro"), info.data.get("type")
         fields = None if schema is None else kinds(schema)
@@ -292,9 +290,7 @@ class TaskSettings(Model):
 
 
 class SinkSettings(Model):
-    """Where alerts go next to their topic: a webhook (`url`, and `secret` to sign with) or a `file`; of all rules, or
-    of some. An address is given here only, never by the API.
-    """
+    """Where alerts go next to their topic: a webhook (`secret` signs) or a file. The API never sets an address."""
 
     url: values.SecretUrl | None = None
     secret: values.SigningSecret | None = None

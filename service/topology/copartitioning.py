@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from samovar.changelog.log import Log, Records, TopicPartition
@@ -113,9 +114,7 @@ def _sampled(log: Log, topic: str, partitions: int) -> Iterator[Records]:
     starts = {at: max(begin, end - each) for at, (begin, end) in bounds.items() if end > begin}
     if not starts:
         return
-    reader, deadline = log.reader(starts), time.monotonic() + SAMPLE_S
-    try:
+    deadline = time.monotonic() + SAMPLE_S
+    with closing(log.reader(starts)) as reader:
         while any(reader.position(at) < bounds[at].end for at in starts) and time.monotonic() < deadline:
             yield from (each for each in reader.poll(SAMPLE, 0.1) if len(each))
-    finally:
-        reader.close()

@@ -49,9 +49,7 @@ def plans_of(settings: ServiceFile, partitions: int) -> list[Plan]:
 
 
 def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
-    """The plans of the stages that run rules; the main one also forwards what tasks read. No code of the user's is
-    loaded.
-    """
+    """The plans of the stages that run rules; the main one also forwards what tasks read. Loads no user code."""
     main, *others = stages_of(rules_of(settings, partitions).rules, settings.streams, partitions)
     topics = OutputTopics(
         settings.alerts.topic,
@@ -147,9 +145,7 @@ def _rule_plan(
 
 
 def input_of(name: str, stream: Stream, partitions: int = 1) -> InputSpec:
-    """A stream as tasks read it. Of several partitions, records must be in that of their key, unless the file says
-    something else.
-    """
+    """A stream as tasks read it. Records must be in the partition of their key, unless the file says otherwise."""
     kinds: dict[str, str] = {}
     types = None if stream.fields is None else frozenset(stream.fields)
     if stream.type is None:

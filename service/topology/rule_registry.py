@@ -69,9 +69,7 @@ class RuleRegistry:
         return tuple(_entry(change, rule) for change in self.changes for rule in change.rules if rule.name == name)
 
     def took_effect(self, name: str, number: int) -> Mapping[int, Mapping[str, int]] | None:
-        """Where an entry of a rule came in, as the journals of its stage say: partition to the offset of each stream.
-        None while it did not, anywhere.
-        """
+        """Where an entry came in, as the journals say: partition to the offset of each stream; None while nowhere."""
         from samovar.tasks.replay.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
 
         entry = next((entry for entry in self.history(name) if entry.number == number), None)
@@ -101,9 +99,7 @@ class RuleRegistry:
 
 
 def _is_at_work(entry: RuleEntry, journaled: JournalEntry) -> bool:
-    """Whether a journal entry is at or after a rule's entry; what the folder had was at work before it was written
-    down.
-    """
+    """Whether a journal entry is at or after a rule's; rules of the folder were at work before they were published."""
     if journaled.facts.get("book", 0) >= entry.change:
         return True
     rules = [(rule["id"], rule["version"]) for rule in journaled.facts["rules"]]

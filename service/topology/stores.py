@@ -56,8 +56,7 @@ class StateLocation:
         if wanted is not None and wanted not in names:
             hint = did_you_mean(wanted, names) or f"Stages are {', '.join(names)}."
             raise Refused("unknown-stage", f"the service has no stage `{wanted}`", hint)
-        found = [self.at(plan.stage) for plan in self.plans]
-        return [each for each in found if wanted is None or (each.stage or MAIN_NAME) == wanted]
+        return [replace(self, plan=plan) for plan in self.plans if wanted in (None, plan.stage or MAIN_NAME)]
 
     def shared_topics(self) -> set[str]:
         """Inputs that several stages read: the group's offset is that of the one furthest behind."""

@@ -336,9 +336,7 @@ def ensure_topic(settings: ServiceFile, log: Log, role: TopicRole) -> None:
 
 
 def ensure_inputs(log: Log, settings: ServiceFile) -> int:
-    """For one who only writes events: on Kafka that needs no right to write any other topic. Returns the number of
-    partitions that keys are placed among.
-    """
+    """For one who only writes events, and needs no other right. Returns how many partitions keys are placed among."""
     roles = tuple(TopicRole) if settings.log.kafka is None else (TopicRole.INPUT,)
     return ensure(log, settings, stages=False, roles=roles)[0].partitions
 

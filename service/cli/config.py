@@ -10,7 +10,7 @@ import typer
 from samovar.service.cli.options import Config, Json, SetFlags, add_group
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load
-from samovar.service.config.show import as_json, as_text, check_text, rows_of
+from samovar.service.config.show import as_text, check_text, rows_of
 from samovar.service.config.show import check as check_settings
 
 FOUND = 1
@@ -28,7 +28,8 @@ def show(config: Config, *, set_: SetFlags = None, json: Json = False) -> None:
     with exit_on_refusal():
         loaded = load(config, flags=set_ or (), lenient=True)
         rows = rows_of(loaded)
-        print(as_json(loaded, rows) if json else as_text(rows))
+        document = {"file": str(loaded.settings.path), "settings": rows}
+        print(jsonlib.dumps(document, indent=1) if json else as_text(rows))
 
 
 @config.command()

@@ -151,10 +151,7 @@ def dlq_redrive(
     screen = sys.stderr if json else sys.stdout
     wanted = LetterFilter(tuple(reason or ()), tuple(_place(each) for each in offset or ()))
     done = 0
-    with (
-        service_log(config) as (settings, log),
-        nullcontext() if dry_run else alone(settings, log) as member,
-    ):
+    with service_log(config) as (settings, log), nullcontext() if dry_run else alone(settings, log) as member:
         plan = plan_redrive(settings, log, wanted, to)
         print("\n".join(plan.lines()), file=screen, flush=True)
         if member is not None and plan.places:

@@ -87,22 +87,14 @@ class LoadedService:
 
 
 def load_service(
-    path: str | Path,
-    environment: Mapping[str, str] | None = None,
-    *,
-    lenient: bool = False,
-    flags: Sequence[str] = (),
+    path: str | Path, environment: Mapping[str, str] | None = None, *, lenient: bool = False, flags: Sequence[str] = ()
 ) -> ServiceFile:
     """The service file at this path, with the `flags` of `--set`. If `lenient`, an unset variable stays as written."""
     return load(path, environment, lenient=lenient, flags=flags).settings
 
 
 def load(
-    path: str | Path,
-    environment: Mapping[str, str] | None = None,
-    *,
-    lenient: bool = False,
-    flags: Sequence[str] = (),
+    path: str | Path, environment: Mapping[str, str] | None = None, *, lenient: bool = False, flags: Sequence[str] = ()
 ) -> LoadedService:
     """As `load_service`, with the places of all values."""
     path = Path(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,18 +22,10 @@ Place: TypeAlias = tuple[str, ...]
 SHOWN_WIDTH = 60
 
 
-@dataclass(frozen=True)
-class SettingRow:
-    """One setting. `source` is file, environment, flag or default; `where` says more of it."""
-
-    setting: str
-    value: Any
-    source: str
-    where: str
-
-
-def rows_of(loaded: LoadedService) -> list[SettingRow]:
-    """In the order of the documentation."""
+def rows_of(loaded: LoadedService) -> list[dict[str, Any]]:
+    """One per setting, in the order of the documentation. Its source is file, environment, flag or default; `where`
+    says more of it.
+    """
     rows = []
     for place, value in _leaves(loaded.settings, ()):
         by, line = giving(loaded.given, place), _line(loaded.node, place)
@@ -42,25 +33,21 @@ def rows_of(loaded: LoadedService) -> list[SettingRow]:
             source, where = by.kind, by.source
         else:
             source, where = ("default", "") if line is None else ("file", f"line {line}")
-        rows.append(SettingRow(".".join(place), _plain(value, place, loaded.settings.folder), source, where))
+        shown = _plain(value, place, loaded.settings.folder)
+        rows.append({"setting": ".".join(place), "value": shown, "source": source, "where": where})
     return rows
 
 
-def as_text(rows: list[SettingRow]) -> str:
-    values = ["-" if row.value is None else _short(row.value) for row in rows]
-    name_width = max(len(row.setting) for row in rows)
+def as_text(rows: list[dict[str, Any]]) -> str:
+    values = ["-" if row["value"] is None else _short(row["value"]) for row in rows]
+    name_width = max(len(row["setting"]) for row in rows)
     width = max(min(SHOWN_WIDTH, len(value)) for value in values)
     lines = []
     for row, value in zip(rows, values, strict=True):
         shown = visible(value if len(value) <= SHOWN_WIDTH else value[: SHOWN_WIDTH - 3] + "...")
-        source = f"{row.source}, {row.where}" if row.where else row.source
-        lines.append(f"{row.setting:{name_width}}  {shown:{width}}  {source}")
+        source = f"{row['source']}, {row['where']}" if row["where"] else row["source"]
+        lines.append(f"{row['setting']:{name_width}}  {shown:{width}}  {source}")
     return "\n".join(lines)
-
-
-def as_json(loaded: LoadedService, rows: list[SettingRow]) -> str:
-    settings = [vars(row) for row in rows]
-    return json.dumps({"file": str(loaded.settings.path), "settings": settings}, indent=1)
 
 
 def check(path: Path, flags: list[str]) -> dict[str, Any]:

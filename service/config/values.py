@@ -220,9 +220,7 @@ def read_rule_names(value: Any) -> tuple[str, ...]:
 TopicName: TypeAlias = Annotated[
     str,
     matching(
-        r"(?!\.\.?\Z)[A-Za-z0-9._-]{1,249}",
-        "cannot be a topic's name",
-        "1 to 249 of a-z, A-Z, 0-9, `.`, `_` and `-`",
+        r"(?!\.\.?\Z)[A-Za-z0-9._-]{1,249}", "cannot be a topic's name", "1 to 249 of a-z, A-Z, 0-9, `.`, `_` and `-`"
     ),
     INT_AS_TEXT,
 ]

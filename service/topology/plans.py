@@ -13,7 +13,7 @@ from samovar.changelog.formats.rules_topic import DISABLED, DRAIN, SHADOW
 from samovar.patterns.engine.avro.write import Encoder
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.semantics.schema import Schema
-from samovar.patterns.semantics.versioning import cold_ms
+from samovar.patterns.semantics.versioning import cold_ms, lasting_ms
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile, Stream, TaskSettings, emit_topics
 from samovar.service.topology.encoding import decoding_of, encoder_of
@@ -71,9 +71,10 @@ def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
         rest = tuple(spec for spec in sent_on if spec.stream not in stage.fields)
         stage_plan = _rule_plan(settings, stage.rules, own, _stage_topics(topics, stage.name))
         plans.append(replace(stage_plan, stage=stage.name, others=rest))
+        longest_ms = max(map(lasting_ms, stage.rules))
         for stream, path in stage.fields.items():
             topic = topic_of(settings.service, stream, stage.name)
-            forwards.append(Forward(stage.name, stream, path, topic, partitions, stage.lasting_ms))
+            forwards.append(Forward(stage.name, stream, path, topic, partitions, longest_ms))
     published = book_of(settings)
     # The main stage tells of the rules that were taken out, wherever they were at work.
     quarantined = [

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from samovar.common.errors import Refused
 from samovar.patterns.semantics.event_types import keyed_brackets, reads_all
 from samovar.patterns.semantics.schema import Schema
-from samovar.patterns.semantics.versioning import lasting_ms
 from samovar.patterns.syntax.tree import Field, Rule
 from samovar.service.config.models import Stream
 
@@ -39,10 +38,6 @@ class Stage:
     name: str
     fields: dict[str, str | None]
     rules: list[Rule] = field(default_factory=list)
-
-    @property
-    def lasting_ms(self) -> int:
-        return max(map(lasting_ms, self.rules), default=0)
 
 
 def stages_of(rules: Iterable[Rule], streams: Mapping[str, Stream], partitions: int) -> list[Stage]:

@@ -13,7 +13,6 @@ from samovar.patterns.engine.decode import RefusedError, time_of
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.constants import duration_ms
 from samovar.patterns.syntax.yaml import core_value
-from samovar.service.cli.refusals import exit_on_refusal
 
 if TYPE_CHECKING:
     from samovar.changelog.log import Log
@@ -45,6 +44,7 @@ def add_group(app: typer.Typer, name: str, about: str) -> typer.Typer:
 def service_log(config: Path) -> Iterator[tuple[ServiceFile, Log]]:
     """The service file and its open log. What is refused meanwhile ends the command."""
     # Here, since commands without a service start quicker without them.
+    from samovar.service.cli.refusals import exit_on_refusal  # noqa: PLC0415
     from samovar.service.config.loading import load_service  # noqa: PLC0415
     from samovar.service.topology.logs import opened  # noqa: PLC0415
 

@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 # READ and WRITE let one describe a topic as well; its settings are always looked at.
 READ, WRITE = ("READ", "DESCRIBE_CONFIGS"), ("WRITE", "DESCRIBE_CONFIGS")
 BOTH, DESCRIBE = ("READ", "WRITE", "DESCRIBE_CONFIGS"), ("DESCRIBE", "DESCRIBE_CONFIGS")
-OPERATIONS = {"": (), "-": (), "r": READ, "w": WRITE, "rw": BOTH, "d": DESCRIBE}
+OPERATIONS = {"-": (), "r": READ, "w": WRITE, "rw": BOTH, "d": DESCRIBE}
 # With `+` they make topics of this role, where the service file says `topics: create`. The service writes rules and the
 # audit trail where a rule goes to quarantine. Producers see from the journal how many partitions keys are placed among.
 _MATRIX = """

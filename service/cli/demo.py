@@ -1,4 +1,4 @@
-"""The commands that show Samovar at work: traffic and demo."""
+"""The commands that show Samovar at work: demo, traffic and generate."""
 
 from __future__ import annotations
 
@@ -11,40 +11,24 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from samovar.service.cli.options import instant, milliseconds
-from samovar.service.cli.refusals import told
-from samovar.service.cli.service import Config, SetFlags
+from samovar.service.cli.options import Config, SetFlags, instant, milliseconds
+from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
 from samovar.service.offline.demo import DemoOptions, on_broker
-from samovar.service.offline.demo import demo as run
+from samovar.service.offline.demo import demo as run_demo
 from samovar.service.offline.generate import START_MS, STREAMS, write
 from samovar.service.offline.traffic import TrafficRequest, TrafficRun
 from samovar.service.runtime.processes import nothing_begun, stopping
 from samovar.service.topology.logs import opened
 
-TRAFFIC_HELP = """Write generated events to the streams of a service, in real time: people and frauds, or visits.
-
-The first start begins 75 minutes ago (--backfill), so that there is something to see at once. It may be stopped or
-killed at any moment: the next start goes on at the present time, and no event comes twice.
-
-Exit codes: 0 stopped, 2 wrong usage or refused."""
-
-
-DEMO_HELP = """Run the two services of examples/ with generated traffic, and show their first alerts. Ctrl-C ends it.
-
-All state is kept next to the service files: the next demo goes on from there. Needs a checkout of the sources.
-
-Exit codes: 0 stopped, 1 a process ended by itself, 2 wrong usage or refused."""
-
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
+For = Annotated[str | None, typer.Option("--for", metavar="D", help="End after so long.")]
 
-def register(app: typer.Typer) -> None:
-    app.command(help=TRAFFIC_HELP)(traffic)
-    app.command(help=DEMO_HELP)(demo)
-    app.command()(generate)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command()
 def demo(
     *,
     kafka: Annotated[bool, typer.Option("--kafka", help="On a local broker, started where none runs.")] = False,
@@ -57,18 +41,24 @@ def demo(
     ] = 8080,
     rate: Annotated[float, typer.Option(min=0.1, max=5_000, metavar="N", help="Events per second and service.")] = 20.0,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where fraud/ and sessions/ are.")] = EXAMPLES,
-    for_: Annotated[str | None, typer.Option("--for", metavar="D", help="End after so long.")] = None,
+    for_: For = None,
 ) -> None:
+    """Run the two services of examples/ with generated traffic, and show their first alerts. Ctrl-C ends it.
+
+    All state is kept next to the service files: the next demo goes on from there. Needs a checkout of the sources.
+
+    Exit codes: 0 stopped, 1 a process ended by itself, 2 wrong usage or refused.
+    """
     seconds = None if for_ is None else milliseconds("--for", for_) / 1000
-    with told():
+    with exit_on_refusal():
         options = DemoOptions(folder, rate, seconds, http)
-        console = Console()
         if not kafka:
-            raise typer.Exit(run(console, options))
+            raise typer.Exit(run_demo(Console(), options))
         with on_broker(kafka_dir, port, lambda text: print(text, file=sys.stderr, flush=True)) as address:
-            raise typer.Exit(run(console, options, address))
+            raise typer.Exit(run_demo(Console(), options, address))
 
 
+@app.command()
 def traffic(
     config: Config,
     *,
@@ -76,14 +66,20 @@ def traffic(
     backfill: Annotated[str, typer.Option(metavar="D", help="The first start begins so long ago.")] = "75m",
     keys: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many people; by default by rate.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same people.")] = 1,
-    for_: Annotated[str | None, typer.Option("--for", metavar="D", help="End after so long.")] = None,
+    for_: For = None,
     json: Annotated[bool, typer.Option("--json", help="Counts as JSON at the end, on standard output.")] = False,
     set_: SetFlags = None,
 ) -> None:
+    """Write generated events to the streams of a service, in real time: people and frauds, or visits.
+
+    The first start begins 75 minutes ago (--backfill), so that there is something to see at once. It may be stopped or
+    killed at any moment: the next start goes on at the present time, and no event comes twice.
+
+    Exit codes: 0 stopped, 2 wrong usage or refused.
+    """
     backfill_ms = milliseconds("--backfill", backfill)
     for_ms = None if for_ is None else milliseconds("--for", for_)
-
-    with nothing_begun(), told():
+    with nothing_begun(), exit_on_refusal():
         settings = load_service(config, flags=set_ or ())
         with opened(settings) as log:
             run = TrafficRun(settings, log, TrafficRequest(rate, backfill_ms, seed, keys, for_ms), sys.stderr)
@@ -95,6 +91,7 @@ def traffic(
         print(f"{written.events:,} events written", file=sys.stderr)
 
 
+@app.command()
 def generate(
     kind: Annotated[str, typer.Argument(metavar="fraud|sessions", show_default=False)],
     *,

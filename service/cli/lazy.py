@@ -6,10 +6,8 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from inspect import signature
 from typing import Any, ClassVar
 
-import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
@@ -56,15 +54,9 @@ RULES = {
 
 @cache
 def load(module: str) -> dict[str, Any]:
-    """The commands of a module: those of `samovar`, and those of `samovar rules`."""
-    apps = {name: typer.Typer(rich_markup_mode=None) for name in ("app", "rules")}
-    register = import_module(f"samovar.service.cli.{module}").register
-    register(**{name: apps[name] for name in signature(register).parameters})
-    return {name: get_group(app).commands for name, app in apps.items() if _has_any(app)}
-
-
-def _has_any(app: typer.Typer) -> bool:
-    return bool(app.registered_commands or app.registered_groups)
+    """The commands of a module: those of `samovar` (its `app`), and those of `samovar rules` (its `rules`)."""
+    found = import_module(f"samovar.service.cli.{module}")
+    return {part: get_group(getattr(found, part)).commands for part in ("app", "rules") if hasattr(found, part)}
 
 
 class LazyGroup(TyperGroup):
@@ -88,12 +80,8 @@ class LazyGroup(TyperGroup):
 
 
 class Commands(LazyGroup):
-    """Of `samovar`."""
-
     table, part = COMMANDS, "app"
 
 
 class RuleCommands(LazyGroup):
-    """Of `samovar rules`."""
-
     table, part = RULES, "rules"

@@ -41,11 +41,6 @@ rules = typer.Typer(
 app.add_typer(rules, name="rules")
 
 
-@rules.callback()
-def rule_commands() -> None:
-    """Check, test, explain, backtest and publish rules."""
-
-
 def print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"samovar {__version__}")
@@ -69,46 +64,35 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs one command line and gives its exit code; a command sets its own by `raise typer.Exit(code)`."""
+    code = 0
     try:
-        code = exit_code_of(arguments)
+        try:
+            app(arguments, prog_name="samovar")
+        except SystemExit as leaving:  # how typer always leaves, also after it has shown wrong usage
+            if isinstance(leaving.__context__, BrokenPipeError):
+                raise leaving.__context__ from None
+            code = leaving.code if isinstance(leaving.code, int) else 0
         sys.stdout.flush()  # here, where a broken pipe can still be answered
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return leave_broken_pipe()
+        # The reader is gone: let the interpreter's last flush go nowhere instead of failing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except Exception as error:  # the last line of defence
-        return report_internal_error(error)
+        what = f"internal error: {type(error).__name__}: {error}"
+        try:
+            with tempfile.NamedTemporaryFile(
+                "w", prefix="samovar-", suffix=".log", delete=False, encoding="utf-8"
+            ) as log:
+                log.write(f"samovar {__version__}, Python {sys.version}\narguments: {sys.argv[1:]}\n\n")
+                traceback.print_exception(error, file=log)
+            where = f"details in {log.name}"
+        except OSError as unwritable:
+            where = f"details could not be written ({unwritable})"
+        print(f"{what}; this is a fault of samovar, please report it, {where}", file=sys.stderr)
+        return INTERNAL_ERROR
     return code
-
-
-def exit_code_of(arguments: list[str]) -> int:
-    # typer always leaves by SystemExit, after it has shown wrong usage and the like in its own way.
-    try:
-        app(arguments, prog_name="samovar")
-    except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):
-            raise leaving.__context__ from None
-        return leaving.code if isinstance(leaving.code, int) else 0
-    return 0
-
-
-def leave_broken_pipe() -> int:
-    """The reader is gone: let the interpreter's last flush go nowhere instead of failing."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
-
-
-def report_internal_error(error: Exception) -> int:
-    what = f"internal error: {type(error).__name__}: {error}"
-    try:
-        with tempfile.NamedTemporaryFile("w", prefix="samovar-", suffix=".log", delete=False, encoding="utf-8") as log:
-            log.write(f"samovar {__version__}, Python {sys.version}\narguments: {sys.argv[1:]}\n\n")
-            traceback.print_exception(error, file=log)
-        where = f"details in {log.name}"
-    except OSError as unwritable:
-        where = f"details could not be written ({unwritable})"
-    print(f"{what}; this is a fault of samovar, please report it, {where}", file=sys.stderr)
-    return INTERNAL_ERROR
 
 
 if __name__ == "__main__":

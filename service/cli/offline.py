@@ -9,24 +9,16 @@ import typer
 
 from samovar.service.cli.options import milliseconds, read_list, read_param, read_schema
 from samovar.service.offline.match import MatchRunOptions
-from samovar.service.offline.match import match as run
+from samovar.service.offline.match import match as run_match
 from samovar.service.rules import testing
 
-MATCH_HELP = """Find what rules match in a file of events: a JSON object a line with `type` and `ts`.
+SchemaFile = Annotated[str | None, typer.Option(metavar="FILE", help="Fields by event type, YAML or JSON.")]
 
-RULE... are rule files or folders of them; EVENTS is the last argument, gzip or not, `-` for standard input. Prints a
-match per line. Exit codes: 0 fine, 1 a rule has errors, 2 wrong usage or an unreadable file, 3 some lines were bad."""
-
-TEST_HELP = """Run the tests inside rule files.
-
-Exit codes: 0 all passed, 1 some failed or a rule has errors, 2 wrong usage or an unreadable file."""
+app = typer.Typer(rich_markup_mode=None)
+rules = typer.Typer(rich_markup_mode=None)
 
 
-def register(app: typer.Typer, rules: typer.Typer) -> None:
-    app.command(help=MATCH_HELP)(match)
-    rules.command(name="test", help=TEST_HELP)(rules_test)
-
-
+@app.command()
 def match(
     paths: Annotated[list[str], typer.Argument(metavar="RULE... EVENTS", show_default=False)],
     *,
@@ -38,7 +30,7 @@ def match(
     type_field: Annotated[str, typer.Option(metavar="FIELD", help="The field with the event's type.")] = "type",
     time_field: Annotated[str, typer.Option(metavar="FIELD", help="The field with the event's time.")] = "ts",
     all: Annotated[bool, typer.Option("--all", help="Print suppressed matches too.")] = False,
-    schema: Annotated[str | None, typer.Option(metavar="FILE", help="Fields by event type, YAML or JSON.")] = None,
+    schema: SchemaFile = None,
     param: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a parameter of the rules.")] = None,
     list_: Annotated[
         list[str] | None, typer.Option("--list", metavar="NAME=FILE", help="Set a list: one value per line.")
@@ -50,9 +42,15 @@ def match(
         str | None, typer.Option(metavar="KEY", help="Say why a key did or did not match: c1, or card=c1,user=u2.")
     ] = None,
     score: Annotated[bool, typer.Option("--score", help="Hold the matches against planted frauds instead.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="JSON output (of matches: always).")] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON output (of matches: always).")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No warnings, progress and summary.")] = False,
 ) -> None:
+    """Find what rules match in a file of events: a JSON object a line with `type` and `ts`.
+
+    RULE... are rule files or folders of them; EVENTS is the last argument, gzip or not, `-` for standard input. Prints
+    a match per line. Exit codes: 0 fine, 1 a rule has errors, 2 wrong usage or an unreadable file, 3 some lines were
+    bad.
+    """
     if len(paths) < 2:
         raise typer.BadParameter("give at least one rule file and, last, the events", param_hint="RULE... EVENTS")
     options = MatchRunOptions(
@@ -71,20 +69,22 @@ def match(
         max_matches=max_matches,
         explain=explain,
         score=score,
-        json=json_,
+        json=json,
     )
-    raise typer.Exit(run(paths[:-1], paths[-1], options, sys.stdout.buffer, sys.stderr))
+    raise typer.Exit(run_match(paths[:-1], paths[-1], options, sys.stdout.buffer, sys.stderr))
 
 
+@rules.command("test")
 def rules_test(
     paths: Annotated[list[str], typer.Argument(metavar="FILE|DIR...", show_default=False)],
     *,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
     junit: Annotated[str | None, typer.Option(metavar="FILE", help="Write JUnit XML too.")] = None,
-    schema: Annotated[str | None, typer.Option(metavar="FILE", help="Fields by event type, YAML or JSON.")] = None,
+    schema: SchemaFile = None,
 ) -> None:
+    """Run the tests inside rule files.
+
+    Exit codes: 0 all passed, 1 some failed or a rule has errors, 2 wrong usage or an unreadable file.
+    """
     known = None if schema is None else read_schema(schema)
-    raise typer.Exit(testing.rules_test(paths, sys.stdout, sys.stderr, as_json=json_, junit=junit, schema=known))
-
-
-# ---------------------------------------------------------------- reading options
+    raise typer.Exit(testing.rules_test(paths, sys.stdout, sys.stderr, as_json=json, junit=junit, schema=known))

@@ -13,11 +13,8 @@ import typer
 from samovar.changelog.formats.redrives import LetterPlace
 from samovar.common.progress import Progress
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import instant
-from samovar.service.cli.refusals import told
-from samovar.service.cli.service import Config, Json
+from samovar.service.cli.options import Config, DryRun, Json, add_group, instant_or_epoch, service_log
 from samovar.service.cli.state import at_site
-from samovar.service.config.loading import load_service
 from samovar.service.ops.doctor import document, examine, finding_lines, worst
 from samovar.service.ops.status import status_lines, status_of
 from samovar.service.recovery.dead_letters import (
@@ -31,46 +28,6 @@ from samovar.service.recovery.dead_letters import (
     redrive,
 )
 from samovar.service.recovery.rewind import done_line, plan_lines, plan_rewind, rewind_all
-from samovar.service.topology.logs import opened
-
-STATUS_HELP = """Show who runs what: containers, tasks, lag, event time and what holds it, and how far restores are.
-
-Works for a service on one machine or many, and when nothing runs. Nothing is changed.
-
-Exit codes: 0 every task runs, 1 some do not, 2 wrong usage or refused."""
-
-DLQ_HELP = "Dead letters: look at them, and put them back."
-
-SHOW_HELP = """Show dead letters: why each is one, where it came from, its key and bytes; and how many there are.
-
-A letter is named by its place in the topic of dead letters, PARTITION/OFFSET. FROM is as for `samovar read`.
-
-Exit codes: 0 fine, 2 wrong usage or refused."""
-
-REDRIVE_HELP = """Put dead letters back where they came from, with their key and bytes, after their cause was repaired.
-
-Says first what it will do. A letter goes out once, also when this is killed in the middle and run again; one that dies
-again is a new letter, and tells how often it was redriven. Event time has gone on since: what is behind it by now
-becomes a late event.
-
-Exit codes: 0 fine, 2 wrong usage or refused."""
-
-DOCTOR_HELP = """Look at all that a service stands on: file, rules, log, topics, rights, folders, disk, clocks, limits.
-
-Each finding says what to do about it. Nothing is changed: no topic is made, no record written.
-
-Exit codes: 0 nothing fails (with --strict: and no warning), 1 something does, 2 wrong usage."""
-
-REWIND_HELP = """Set a stopped service back to event time T: state, offsets and journal together.
-
-Says first what it will do. The state of T is folded from the input and the journal; when the service runs again, it
-goes on from there, with the rules that it then has. Alerts after T that were published are found again: with
-`--alerts skip` they are not published a second time, with `--alerts again` they are. Late events and dead letters after
-T come again.
-
-It can be killed at any moment and run again with the same T.
-
-Exit codes: 0 fine, 2 wrong usage or refused."""
 
 NOT_RUNNING = UNWELL = 1
 WATCH_S = 2.0
@@ -80,59 +37,62 @@ Reasons = Annotated[
     list[str] | None, typer.Option("--reason", metavar="R", help="Only of this class, as NOT_JSON; may be repeated.")
 ]
 
-
-def register(app: typer.Typer) -> None:
-    app.command(help=STATUS_HELP)(status)
-    app.command(help=DOCTOR_HELP)(doctor)
-    app.command(help=REWIND_HELP)(rewind)
-    dlq = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=DLQ_HELP)
-    dlq.command(name="show", help=SHOW_HELP)(dlq_show)
-    dlq.command(name="redrive", help=REDRIVE_HELP)(dlq_redrive)
-    app.add_typer(dlq, name="dlq")
+app = typer.Typer(rich_markup_mode=None)
+dlq = add_group(app, "dlq", "Dead letters: look at them, and put them back.")
 
 
+@app.command()
 def status(
     config: Config,
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Again and again, until stopped.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document; with --watch one per line.")] = False,
 ) -> None:
-    with told():
-        settings = load_service(config, lenient=False)
-        with opened(settings) as log:
-            while True:
-                found = status_of(settings, log, int(time.time() * 1000))
-                text = jsonlib.dumps(found.data()) if json else "\n".join(status_lines(found))
-                print(CLEAR + text if watch and not json and sys.stdout.isatty() else text, flush=True)
-                if not watch:
-                    break
-                time.sleep(WATCH_S)
+    """Show who runs what: containers, tasks, lag, event time and what holds it, and how far restores are.
+
+    Works for a service on one machine or many, and when nothing runs. Nothing is changed.
+
+    Exit codes: 0 every task runs, 1 some do not, 2 wrong usage or refused.
+    """
+    with service_log(config) as (settings, log):
+        while True:
+            found = status_of(settings, log, int(time.time() * 1000))
+            text = jsonlib.dumps(found.data()) if json else "\n".join(status_lines(found))
+            print(CLEAR + text if watch and not json and sys.stdout.isatty() else text, flush=True)
+            if not watch:
+                break
+            time.sleep(WATCH_S)
     raise typer.Exit(0 if found.runs else NOT_RUNNING)
 
 
+@app.command()
 def doctor(
     config: Config,
     *,
     strict: Annotated[bool, typer.Option("--strict", help="A warning counts as a failure.")] = False,
     json: Json = False,
 ) -> None:
+    """Look at all that a service stands on: file, rules, log, topics, rights, folders, disk, clocks, limits.
+
+    Each finding says what to do about it. Nothing is changed: no topic is made, no record written.
+
+    Exit codes: 0 nothing fails (with --strict: and no warning), 1 something does, 2 wrong usage.
+    """
     found = []
     for finding in examine(config):
         found.append(finding)
         if not json:
             print("\n".join(finding_lines(finding)), flush=True)
-    told_all = document(found)
+    summary = document(found)
     if json:
-        print(jsonlib.dumps(told_all, ensure_ascii=False))
+        print(jsonlib.dumps(summary, ensure_ascii=False))
     else:
-        counts = told_all["counts"]
+        counts = summary["counts"]
         print(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} wrong")
     raise typer.Exit(UNWELL if worst(found, strict=strict) else 0)
 
 
-# ---------------------------------------------------------------- dead letters
-
-
+@dlq.command("show")
 def dlq_show(
     config: Config,
     *,
@@ -142,30 +102,35 @@ def dlq_show(
     pii: Annotated[bool, typer.Option("--pii", help="Also letters of streams with fields marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
+    """Show dead letters: why each is one, where it came from, its key and bytes; and how many there are.
+
+    A letter is named by its place in the topic of dead letters, PARTITION/OFFSET. FROM is as for `samovar read`.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
     summary, shown = Summary(), []
-    with told():
-        settings = load_service(config)
-        with opened(settings) as log:
-            if pii:
-                record_reading(log, settings, "dlq show --pii", {"reasons": reason or [], "from": start})
-            for letter in letters_of(settings, log, LetterFilter(tuple(reason or ()), start=start)):
-                summary.add(letter)
-                if summary.total > limit:
-                    continue
-                letter = letter if pii else hidden(letter, settings)
-                if json:
-                    shown.append(letter.data())
-                else:
-                    print("\n".join(letter_lines(letter)))
+    with service_log(config) as (settings, log):
+        if pii:
+            record_reading(log, settings, "dlq show --pii", {"reasons": reason or [], "from": start})
+        for letter in letters_of(settings, log, LetterFilter(tuple(reason or ()), start=start)):
+            summary.add(letter)
+            if summary.total > limit:
+                continue
+            letter = letter if pii else hidden(letter, settings)
+            if json:
+                shown.append(letter.data())
+            else:
+                print("\n".join(letter_lines(letter)))
     if json:
-        document = {"letters": shown, "summary": summary.data(), "total": summary.total}
-        print(jsonlib.dumps(document, ensure_ascii=False))
+        found = {"letters": shown, "summary": summary.data(), "total": summary.total}
+        print(jsonlib.dumps(found, ensure_ascii=False))
         return
     if summary.total > limit:
         print(f"... and {summary.total - limit:,} more")
     print("\n".join(summary.lines()))
 
 
+@dlq.command("redrive")
 def dlq_redrive(
     config: Config,
     *,
@@ -177,23 +142,29 @@ def dlq_redrive(
     to: Annotated[
         str | None, typer.Option("--to", metavar="STREAM", help="Into this stream, and not where it came from.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
+    """Put dead letters back where they came from, with their key and bytes, after their cause was repaired.
+
+    Says first what it will do. A letter goes out once, also when this is killed in the middle and run again; one that
+    dies again is a new letter, and tells how often it was redriven. Event time has gone on since: what is behind it by
+    now becomes a late event.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
     screen = sys.stderr if json else sys.stdout
     wanted = LetterFilter(tuple(reason or ()), tuple(_place(each) for each in offset or ()))
     done = 0
-    with told():
-        settings = load_service(config)
-        with opened(settings) as log, nullcontext() if dry_run else alone(settings, log) as member:
-            plan = plan_redrive(settings, log, wanted, to)
-            print("\n".join(plan.lines()), file=screen, flush=True)
-            if member is not None and plan.places:
-                progress = Progress(sys.stderr, quiet=json)
-                count = len(plan.places)
-                done = redrive(settings, log, member, plan, to, lambda each: progress.reading(each, each / count))
-                progress.clear()
-                print(f"{done:,} letter{'s' * (done != 1)} redriven", file=screen)
+    with service_log(config) as (settings, log), nullcontext() if dry_run else alone(settings, log) as member:
+        plan = plan_redrive(settings, log, wanted, to)
+        print("\n".join(plan.lines()), file=screen, flush=True)
+        if member is not None and plan.places:
+            progress = Progress(sys.stderr, quiet=json)
+            count = len(plan.places)
+            done = redrive(settings, log, member, plan, to, lambda each: progress.reading(each, each / count))
+            progress.clear()
+            print(f"{done:,} letter{'s' * (done != 1)} redriven", file=screen)
     if json:
         print(jsonlib.dumps({"plan": plan.data(), "dry_run": dry_run, "redriven": done}))
 
@@ -205,31 +176,40 @@ def _place(text: str) -> LetterPlace:
     return LetterPlace(int(partition), int(offset))
 
 
-# ---------------------------------------------------------------- rewind
-
-
+@app.command()
 def rewind(
     config: Config,
     *,
     to_time: Annotated[str, typer.Option(metavar="T", help="The event time to go back to.", show_default=False)],
     alerts: Annotated[str, typer.Option(metavar="skip|again", help="What becomes of alerts after T.")] = "skip",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
+    """Set a stopped service back to event time T: state, offsets and journal together.
+
+    Says first what it will do. The state of T is folded from the input and the journal; when the service runs again, it
+    goes on from there, with the rules that it then has. Alerts after T that were published are found again: with
+    `--alerts skip` they are not published a second time, with `--alerts again` they are. Late events and dead letters
+    after T come again.
+
+    It can be killed at any moment and run again with the same T.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
     if alerts not in ("skip", "again"):
         raise typer.BadParameter(f"`{alerts}`: choose skip or again", param_hint="--alerts")
-    moment_ms = int(to_time) if to_time.isdecimal() else instant("--to-time", to_time)
+    to_ms = instant_or_epoch("--to-time", to_time)
     screen = sys.stderr if json else sys.stdout
     done = []
     with at_site(config) as site:
-        plans = plan_rewind(site, moment_ms)
-        print("\n".join(plan_lines(plans, moment_ms, alerts)), file=screen, flush=True)
+        plans = plan_rewind(site, to_ms)
+        print("\n".join(plan_lines(plans, to_ms, alerts)), file=screen, flush=True)
         if not dry_run:
             progress = Progress(sys.stderr, quiet=json)
-            for each in rewind_all(site, plans, moment_ms, alerts, lambda _, events: progress.reading(events, None)):
+            for each in rewind_all(site, plans, to_ms, alerts, lambda _, events: progress.reading(events, None)):
                 progress.clear()
                 done.append(each)
                 print(done_line(each), file=screen, flush=True)
     if json:
-        told_all = {"to": moment_ms, "alerts": alerts, "dry_run": dry_run, "plan": [each.data() for each in plans]}
-        print(jsonlib.dumps(told_all | {"rewound": [each.data() for each in done]}))
+        report = {"to": to_ms, "alerts": alerts, "dry_run": dry_run, "plan": [each.data() for each in plans]}
+        print(jsonlib.dumps(report | {"rewound": [each.data() for each in done]}))

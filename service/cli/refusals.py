@@ -19,8 +19,8 @@ REFUSED = 2
 
 
 @contextmanager
-def told(*, as_json: bool = False) -> Iterator[None]:
-    """Everything that a command may refuse, written to standard error."""
+def exit_on_refusal(*, as_json: bool = False) -> Iterator[None]:
+    """Writes what is refused inside to standard error, and ends the command."""
     try:
         yield
     except (Refused, StoreError) as refused:
@@ -35,12 +35,9 @@ def told(*, as_json: bool = False) -> Iterator[None]:
         text = f"log-unavailable: {error}\n  see that the log of the service file can be reached, and try again"
     else:
         return
-    print(_object(text) if as_json else text, file=sys.stderr)
+    if as_json:  # as a line of `--log json` is (samovar.service.ops.log_output)
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = {"time": moment, "level": "error", "event": "refused", "text": text, "code": text.partition(":")[0]}
+        text = json.dumps(line)
+    print(text, file=sys.stderr)
     raise typer.Exit(REFUSED)
-
-
-def _object(text: str) -> str:
-    """As a line of `--log json` is (samovar.service.ops.log_output)."""
-    moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    code = text.partition(":")[0]
-    return json.dumps({"time": moment, "level": "error", "event": "refused", "text": text, "code": code})

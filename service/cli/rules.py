@@ -12,13 +12,7 @@ import typer
 from samovar.patterns.rulefile.rule_file import load_path
 from samovar.service.rules import check, explain
 
-CHECK_HELP = """Check rule files: every error, what is probably not meant, and what each rule costs.
-
-Exit codes: 0 no errors (with --strict: no warnings either), 1 otherwise, 2 wrong usage or an unreadable schema."""
-
-EXPLAIN_HELP = """Explain a rule in plain English, with a drawing of its steps and what its state costs.
-
-Exit codes: 0 fine, 1 the rule has errors or the output cannot be written, 2 wrong usage."""
+rules = typer.Typer(rich_markup_mode=None)
 
 
 class Format(StrEnum):
@@ -27,11 +21,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-def register(rules: typer.Typer) -> None:
-    rules.command(name="check", help=CHECK_HELP)(rules_check)
-    rules.command(name="explain", help=EXPLAIN_HELP)(rules_explain)
-
-
+@rules.command("check")
 def rules_check(
     paths: Annotated[list[str], typer.Argument(metavar="FILE|DIR...", show_default=False)],
     *,
@@ -39,6 +29,10 @@ def rules_check(
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
 ) -> None:
+    """Check rule files: every error, what is probably not meant, and what each rule costs.
+
+    Exit codes: 0 no errors (with --strict: no warnings either), 1 otherwise, 2 wrong usage or an unreadable schema.
+    """
     try:
         known = check.read_schema(schema) if schema is not None else None
     except check.SchemaUnreadable as fault:
@@ -49,12 +43,17 @@ def rules_check(
     raise typer.Exit(check.exit_code(checked, strict))
 
 
+@rules.command("explain")
 def rules_explain(
     file: Annotated[str, typer.Argument(metavar="FILE", show_default=False)],
     *,
     format: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.TEXT,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
+    """Explain a rule in plain English, with a drawing of its steps and what its state costs.
+
+    Exit codes: 0 fine, 1 the rule has errors or the output cannot be written, 2 wrong usage.
+    """
     loaded = load_path(file)
     if loaded.rule is None:
         print(explain.refusal(loaded, explain.text_of(file)), file=sys.stderr)

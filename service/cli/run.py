@@ -11,29 +11,18 @@ from typing import Annotated
 import typer
 
 from samovar.common.arenas import few_arenas
-from samovar.service.cli.refusals import told
-from samovar.service.cli.service import Config, SetFlags
+from samovar.service.cli.options import Config, SetFlags
+from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.addresses import place_from
 from samovar.service.config.loading import load_service
 from samovar.service.runtime.processes import ENDS_WITH_PARENT, end_with_parent, nothing_begun, run_processes
 from samovar.service.runtime.running import run_here
 from samovar.service.topology.logs import opened
 
-RUN_HELP = """Run a service: read its streams, match its rules, write its alerts.
-
-SIGTERM and Ctrl-C end it after the batch at hand, with everything committed and no lock left. It may be killed at any
-moment: the next start goes on where the last commit was, with nothing lost and nothing twice.
-
-On Kafka the partitions of a container that ended wait some seconds for it to come back: a restart moves nothing. One
-that will not come back is ended with SIGUSR1, or was started with --leave: others go on with them at once.
-
-Exit codes: 0 stopped or caught up, 2 wrong usage or refused."""
+app = typer.Typer(rich_markup_mode=None)
 
 
-def register(app: typer.Typer) -> None:
-    app.command(help=RUN_HELP)(run)
-
-
+@app.command()
 def run(
     config: Config,
     *,
@@ -69,35 +58,48 @@ def run(
     ends_with_parent: Annotated[bool, typer.Option(ENDS_WITH_PARENT, hidden=True)] = False,
     set_: SetFlags = None,
 ) -> None:
+    """Run a service: read its streams, match its rules, write its alerts.
+
+    SIGTERM and Ctrl-C end it after the batch at hand, with everything committed and no lock left. It may be killed at
+    any moment: the next start goes on where the last commit was, with nothing lost and nothing twice.
+
+    On Kafka the partitions of a container that ended wait some seconds for it to come back: a restart moves nothing.
+    One that will not come back is ended with SIGUSR1, or was started with --leave: others go on with them at once.
+
+    Exit codes: 0 stopped or caught up, 2 wrong usage or refused.
+    """
     if log not in (None, "text", "json"):
         raise typer.BadParameter(f"`{log}`: choose text or json", param_hint="--log")
     # What the settings say before they are read: a refusal to read them should come in the same form.
-    with nothing_begun(), told(as_json=(log or os.environ.get("SAMOVAR_RUN__LOG")) == "json"):
+    with nothing_begun(), exit_on_refusal(as_json=(log or os.environ.get("SAMOVAR_RUN__LOG")) == "json"):
         if ends_with_parent:
             end_with_parent()
-
-        flags = given_flags(set_, slot=slot, containers=containers, metrics=metrics, log=log, leave=leave)
-        flags += given_flags(None, http=http, advertise=advertise)
+        # The short flags of `run` are settings under `run`, and come after those of --set.
+        own = {"slot": slot, "containers": containers, "metrics": metrics, "log": log, "leave": leave}
+        own |= {"http": http, "advertise": advertise}
+        texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in own.items()}
+        flags = [*(set_ or ()), *(f"run.{name}={text}" for name, text in texts.items() if text is not None)]
         settings = load_service(config, flags=flags)
         containers, http = settings.run.containers, settings.run.http if answers_at is None else None
         if containers > 1 or http is not None:
-            options, beside = [part for flag in flags for part in ("--set", flag)], None
+            passed_on = [part for flag in flags for part in ("--set", flag)]
+            options, serve = passed_on, None
             if http is not None:
-                place = place_from(http, settings.run.advertise, settings.http.scheme)
-                options += ["--answers-at", place.advertised, *(["--json"] if json and containers == 1 else [])]
-                beside = ["--host", place.host, "--port", str(place.port), "--advertise", place.advertised]
-                beside += [part for flag in flags for part in ("--set", flag)]
-            raise typer.Exit(
-                run_processes(
-                    config,
-                    containers,
-                    until_caught_up=until_caught_up,
-                    options=options,
-                    serve=beside,
-                    first=settings.run.slot,
-                    metrics=settings.run.metrics,
-                )
+                address = place_from(http, settings.run.advertise, settings.http.scheme)
+                json_option = ["--json"] if json and containers == 1 else []
+                options = [*passed_on, "--answers-at", address.advertised, *json_option]
+                serve = ["--host", address.host, "--port", str(address.port), "--advertise", address.advertised]
+                serve += passed_on
+            code = run_processes(
+                config,
+                containers,
+                until_caught_up=until_caught_up,
+                options=options,
+                serve=serve,
+                first=settings.run.slot,
+                metrics=settings.run.metrics,
             )
+            raise typer.Exit(code)
 
         few_arenas()
         with opened(settings) as source:
@@ -114,9 +116,3 @@ def run(
             )
     if json:
         print(jsonlib.dumps(asdict(counts)))
-
-
-def given_flags(flags: list[str] | None, **own: object) -> list[str]:
-    """All flags as `--set` has them; the short ones of `run` are settings under `run`, and come last."""
-    given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in own.items()}
-    return [*(flags or ()), *(f"run.{name}={value}" for name, value in given.items() if value is not None)]

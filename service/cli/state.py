@@ -8,61 +8,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from samovar.common.progress import Progress
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.refusals import told
-from samovar.service.cli.service import Config, Json
-from samovar.service.cli.spark import Engine, Master, refuse_engine
-from samovar.service.config.loading import load_service
-from samovar.service.query.commands import diff, digests, get, history, scan
-from samovar.service.query.verify import text_of_verdict
+from samovar.service.cli.options import Config, Engine, Json, Master, add_group, refuse_engine, service_log
+from samovar.service.query.commands import QueryResult, diff, digests, get, history, scan
+from samovar.service.query.verify import Verdict, text_of_verdict
 from samovar.service.query.verify import verify as verified
 from samovar.service.spark.progress import ProgressDisplay
 from samovar.service.spark.session import starting_for
 from samovar.service.spark.verify import verify_all
-from samovar.service.topology.logs import opened
-from samovar.service.topology.stores import site_of
-
-if TYPE_CHECKING:
-    from samovar.service.query.verify import Verdict
-    from samovar.service.topology.stores import StateLocation
-
-STATE_HELP = "Look at the state of a service, also while it runs. Nothing is changed."
-
-GET_HELP = """Show what is held of a key: per rule its live partial matches, how far each is and what it waits for.
-
-KEY is written as in events: c1; for a key of several fields `c1,u7`, `card=c1,user=u7` or a JSON array.
-
-Exit codes: 0 fine, 1 nothing is held of this key, 2 wrong usage or refused."""
-
-SCAN_HELP = """List keys that have state, with their rules and the size of their rows.
-
-Exit codes: 0 fine, 2 wrong usage or refused."""
-
-HISTORY_HELP = """Show every change of a key that the changelog still has, with offset and time.
-
-Compaction removes old changes: within min_compaction_lag (24 h unless set) all of them are there.
-
-Exit codes: 0 fine, 1 no change of this key is there, 2 wrong usage or refused."""
-
-DIGEST_HELP = """Print the digest of each partition's state: equal exactly where the states are.
-
-Exit codes: 0 fine, 2 wrong usage or refused."""
-
-DIFF_HELP = """List the keys whose state differs: between the live store and DIR, or between two folders.
-
-Exit codes: 0 equal, 1 different, 2 wrong usage or refused."""
-
-VERIFY_HELP = """Hold each store against its changelog and its source: the input folded again, by the same rules.
-
-Works while the service runs. The first difference is shown with its rule and key, and what each side holds.
-`--engine spark` verifies all stores at once, states larger than memory too, and lists every key that differs.
-
-Exit codes: 0 equal, 1 different, 2 wrong usage or refused, 3 equal, but not all of it can be verified any more."""
+from samovar.service.topology.stores import StateLocation, site_of
 
 NOTHING, DIFFERENT, UNVERIFIABLE = 1, 1, 3
 
@@ -79,38 +38,36 @@ Folder = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=STATE_HELP)
-    state.command(name="get", help=GET_HELP)(state_get)
-    state.command(name="scan", help=SCAN_HELP)(state_scan)
-    state.command(name="history", help=HISTORY_HELP)(state_history)
-    state.command(name="digest", help=DIGEST_HELP)(state_digest)
-    state.command(name="diff", help=DIFF_HELP)(state_diff)
-    app.add_typer(state, name="state")
-    app.command(help=VERIFY_HELP)(verify)
+app = typer.Typer(rich_markup_mode=None)
+state = add_group(app, "state", "Look at the state of a service, also while it runs. Nothing is changed.")
 
 
 @contextmanager
 def at_site(config: Path, state: Path | None = None, *, shows: str | None = None) -> Iterator[StateLocation]:
     """The service at its log. `shows` is the command, where it shows keys and states as they are."""
-    with told():
-        settings = load_service(config)
-        with opened(settings) as log:
-            if shows is not None:
-                record_reading(log, settings, shows, {})
-            yield site_of(settings, log, state)
+    with service_log(config) as (settings, log):
+        if shows is not None:
+            record_reading(log, settings, shows, {})
+        yield site_of(settings, log, state)
 
 
+@state.command("get")
 def state_get(
     config: Config, key: Key, *, rule: Rule = None, stage: Stage = None, store: Folder = None, json: Json = False
 ) -> None:
+    """Show what is held of a key: per rule its live partial matches, how far each is and what it waits for.
+
+    KEY is written as in events: c1; for a key of several fields `c1,u7`, `card=c1,user=u7` or a JSON array.
+
+    Exit codes: 0 fine, 1 nothing is held of this key, 2 wrong usage or refused.
+    """
     with at_site(config, store, shows="state get") as site:
         found = get(site, key, rule, stage)
-        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
-            print(line)
+        _print(found, json)
     raise typer.Exit(0 if found.data else NOTHING)
 
 
+@state.command("scan")
 def state_scan(
     config: Config,
     *,
@@ -121,12 +78,15 @@ def state_scan(
     store: Folder = None,
     json: Json = False,
 ) -> None:
+    """List keys that have state, with their rules and the size of their rows.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
     with at_site(config, store, shows="state scan") as site:
-        found = scan(site, rule, partition or (), limit, stage)
-        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
-            print(line)
+        _print(scan(site, rule, partition or (), limit, stage), json)
 
 
+@state.command("history")
 def state_history(
     config: Config,
     key: Key,
@@ -136,22 +96,31 @@ def state_history(
     stage: Stage = None,
     json: Json = False,
 ) -> None:
+    """Show every change of a key that the changelog still has, with offset and time.
+
+    Compaction removes old changes: within min_compaction_lag (24 h unless set) all of them are there.
+
+    Exit codes: 0 fine, 1 no change of this key is there, 2 wrong usage or refused.
+    """
     with at_site(config, shows="state history") as site:
         found = history(site, key, rule, partition or (), stage)
-        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
-            print(line)
+        _print(found, json)
     raise typer.Exit(0 if found.data else NOTHING)
 
 
+@state.command("digest")
 def state_digest(
     config: Config, *, partition: Partitions = None, stage: Stage = None, store: Folder = None, json: Json = False
 ) -> None:
+    """Print the digest of each partition's state: equal exactly where the states are.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
     with at_site(config, store) as site:
-        found = digests(site, partition or (), stage)
-        for line in [jsonlib.dumps(found.data)] if json else found.lines:
-            print(line)
+        _print(digests(site, partition or (), stage), json)
 
 
+@state.command("diff")
 def state_diff(
     config: Config,
     folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
@@ -160,13 +129,22 @@ def state_diff(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most so many keys.")] = 100,
     json: Json = False,
 ) -> None:
+    """List the keys whose state differs: between the live store and DIR, or between two folders.
+
+    Exit codes: 0 equal, 1 different, 2 wrong usage or refused.
+    """
     with at_site(config) as site:
         found = diff(site, *((folder, other) if other else (site.state, folder)), limit)
-        for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
-            print(line)
+        _print(found, json)
     raise typer.Exit(DIFFERENT if found.data else 0)
 
 
+def _print(found: QueryResult, json: bool) -> None:
+    for line in [jsonlib.dumps(found.data, ensure_ascii=False)] if json else found.lines:
+        print(line)
+
+
+@app.command()
 def verify(
     config: Config,
     *,
@@ -176,6 +154,13 @@ def verify(
     master: Master = None,
     json: Json = False,
 ) -> None:
+    """Hold each store against its changelog and its source: the input folded again, by the same rules.
+
+    Works while the service runs. The first difference is shown with its rule and key, and what each side holds.
+    `--engine spark` verifies all stores at once, states larger than memory too, and lists every key that differs.
+
+    Exit codes: 0 equal, 1 different, 2 wrong usage or refused, 3 equal, but not all of it can be verified any more.
+    """
     refuse_engine(engine, master)
     verdicts = []
     with at_site(config) as site:
@@ -210,8 +195,8 @@ def _verified_on_spark(
     site: StateLocation, found: list[tuple[StateLocation, int]], master: str | None, quiet: bool
 ) -> Iterator[Verdict]:
     with (
-        ProgressDisplay(sys.stderr, as_json=quiet) as showing,
-        starting_for(site.settings, "samovar verify", master, showing.say) as start,
+        ProgressDisplay(sys.stderr, as_json=quiet) as display,
+        starting_for(site.settings, "samovar verify", master, display.say) as start,
     ):
-        showing.say(f"verifying {len(found)} stores against changelog and source")
-        yield from verify_all(start.ready(), site, found, showing)
+        display.say(f"verifying {len(found)} stores against changelog and source")
+        yield from verify_all(start.ready(), site, found, display)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.refusals import told
-from samovar.service.cli.service import Config, Json
-from samovar.service.cli.spark import Master
+from samovar.service.cli.options import Config, Json, Master, Name, add_group
+from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
 from samovar.service.spark.progress import ProgressDisplay
 from samovar.service.spark.session import starting_for
 from samovar.service.topology.logs import opened
+from samovar.service.views.build import ViewBuild
 from samovar.service.views.commands import (
+    QueryRows,
+    ViewListing,
     chosen,
     list_views,
     manifest_json,
@@ -32,54 +35,12 @@ from samovar.service.views.commands import (
 )
 from samovar.service.views.store import never_made
 
-if TYPE_CHECKING:
-    from samovar.service.config.models import ServiceFile
-    from samovar.service.views.build import ViewBuild
-    from samovar.service.views.commands import QueryRows, ViewListing
-
-VIEWS_HELP = "Views: Spark SQL over what a service holds, published as Parquet for anyone to read."
-
-LIST_HELP = """List the views of a service: version, rows, when it was made.
-
-Exit codes: 0 fine, 2 wrong usage or refused."""
-
-SHOW_HELP = """Show a view: its columns, its versions, and the offsets and rule versions that it stands for.
-
-Exit codes: 0 fine, 2 wrong usage or refused."""
-
-REBUILD_HELP = """Make views again from all that their sources hold, and publish them. Without NAME, all.
-
-Readers see the old version until the new one is whole. It can be stopped at any moment and run again.
-
-Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2 wrong usage or refused."""
-
-REFRESH_HELP = """Bring views up to date, as their files say: `full`, or `incremental` by offsets. Without NAME, all.
-
-An incremental view makes only the partitions again that have new rows; late ones rewrite theirs. Where nothing is new,
-nothing is made.
-
-Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2 wrong usage or refused."""
-
-QUERY_HELP = """Show rows of a view, or run a query in Spark's SQL, to which all published views are tables.
-
-In SQL a view's name has `_` for `-`. Without --sql no Spark is needed.
-
-Exit codes: 0 fine, 2 wrong usage or refused."""
-
-ROLLBACK_HELP = """Show readers the version of a view before the current one, or another that is still there.
-
-The next rebuild or refresh makes a newer one. Exit codes: 0 fine, 2 wrong usage or refused."""
-
-PATH_HELP = """Print the folder of a view's current version, for DuckDB, Spark, Trino and other readers of Parquet.
-
-The folder stays as it is while newer versions are made, until `keep` of them are.
-
-Exit codes: 0 fine, 2 wrong usage or refused."""
-
 FAILED = 1
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", show_default=False)]
+
+app = typer.Typer(rich_markup_mode=None)
+views = add_group(app, "views", "Views: Spark SQL over what a service holds, published as Parquet for anyone to read.")
 
 
 class ViewReader(StrEnum):
@@ -88,37 +49,22 @@ class ViewReader(StrEnum):
     TRINO = "trino"
 
 
-def register(app: typer.Typer) -> None:
-    views = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=VIEWS_HELP)
-    views.command(name="list", help=LIST_HELP)(views_list)
-    views.command(name="show", help=SHOW_HELP)(views_show)
-    views.command(name="rebuild", help=REBUILD_HELP)(views_rebuild)
-    views.command(name="refresh", help=REFRESH_HELP)(views_refresh)
-    views.command(name="query", help=QUERY_HELP)(views_query)
-    views.command(name="rollback", help=ROLLBACK_HELP)(views_rollback)
-    views.command(name="path", help=PATH_HELP)(views_path)
-    app.add_typer(views, name="views")
-
-
-def _settings(config: Any) -> ServiceFile:
-    return load_service(config)
-
-
+@views.command("list")
 def views_list(config: Config, *, json: Json = False) -> None:
-    with told():
-        found = list_views(_settings(config))
+    """List the views of a service: version, rows, when it was made.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
+    with exit_on_refusal():
+        found = list_views(load_service(config))
     if json:
         print(jsonlib.dumps([each.to_json() for each in found], ensure_ascii=False))
         return
-    for line in _lines(found):
-        print(line)
-
-
-def _lines(found: list[ViewListing]) -> list[str]:
+    wide = max((len(each.view.name) for each in found), default=0)
+    for each in found:
+        print(f"{each.view.name:{wide}}  {_state(each)}")
     if not found:
-        return ["no views"]
-    wide = max(len(each.view.name) for each in found)
-    return [f"{each.view.name:{wide}}  {_state(each)}" for each in found]
+        print("no views")
 
 
 def _state(each: ViewListing) -> str:
@@ -129,9 +75,14 @@ def _state(each: ViewListing) -> str:
     return f"{each.view.refresh}, version {made.version}, {made.rows:,} rows, made {iso_time(made.made_ms)}{changed}"
 
 
+@views.command("show")
 def views_show(config: Config, name: Name, *, json: Json = False) -> None:
-    with told():
-        found = show(_settings(config), name)
+    """Show a view: its columns, its versions, and the offsets and rule versions that it stands for.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
+    with exit_on_refusal():
+        found = show(load_service(config), name)
     if json:
         print(jsonlib.dumps(found.to_json(), ensure_ascii=False))
         return
@@ -150,40 +101,56 @@ def views_show(config: Config, name: Name, *, json: Json = False) -> None:
         print(f"  rule {rule} version {version}")
 
 
+@views.command("rebuild")
 def views_rebuild(config: Config, names: Names = None, *, master: Master = None, json: Json = False) -> None:
-    _make(config, names or [], master, json, anew=True)
+    """Make views again from all that their sources hold, and publish them. Without NAME, all.
+
+    Readers see the old version until the new one is whole. It can be stopped at any moment and run again.
+
+    Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2 wrong usage or refused.
+    """
+    _build(config, names or [], master, json, rebuild)
 
 
+@views.command("refresh")
 def views_refresh(config: Config, names: Names = None, *, master: Master = None, json: Json = False) -> None:
-    _make(config, names or [], master, json, anew=False)
+    """Bring views up to date, as their files say: `full`, or `incremental` by offsets. Without NAME, all.
+
+    An incremental view makes only the partitions again that have new rows; late ones rewrite theirs. Where nothing is
+    new, nothing is made.
+
+    Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2 wrong usage or refused.
+    """
+    _build(config, names or [], master, json, refresh)
 
 
-def _make(config: Any, names: list[str], master: str | None, json: bool, *, anew: bool) -> None:
+def _build(config: Path, names: list[str], master: str | None, json: bool, build: Any) -> None:
     failed = False
-    with told():
-        settings = _settings(config)
+    with exit_on_refusal():
+        settings = load_service(config)
         chosen(settings, names)  # what is wrong with the files is told before Spark starts
         with (
-            ProgressDisplay(sys.stderr, as_json=json) as showing,
-            starting_for(settings, "samovar views", master, showing.say) as start,
+            ProgressDisplay(sys.stderr, as_json=json) as display,
+            starting_for(settings, "samovar views", master, display.say) as start,
             opened(settings) as log,
         ):
-            for made in (rebuild if anew else refresh)(settings, log, start.ready(), names, showing):
-                showing.clear()
+            for made in build(settings, log, start.ready(), names, display):
+                display.clear()
                 if isinstance(made, Refused):
                     failed = True
                     print(made, file=sys.stderr)
                 else:
-                    print(jsonlib.dumps(_made_json(made), ensure_ascii=False) if json else _made_text(made), flush=True)
+                    print(_build_json(made) if json else _build_text(made), flush=True)
     raise typer.Exit(FAILED if failed else 0)
 
 
-def _made_json(made: ViewBuild) -> dict[str, Any]:
+def _build_json(made: ViewBuild) -> str:
     manifest = None if made.manifest is None else manifest_json(made.manifest)
-    return {"view": made.view.name, "seconds": round(made.seconds, 3), "made": manifest, "notes": list(made.notes)}
+    document = {"view": made.view.name, "seconds": round(made.seconds, 3), "made": manifest, "notes": list(made.notes)}
+    return jsonlib.dumps(document, ensure_ascii=False)
 
 
-def _made_text(made: ViewBuild) -> str:
+def _build_text(made: ViewBuild) -> str:
     notes = "".join(f"\n  {note}" for note in made.notes)
     manifest = made.manifest
     if manifest is None:
@@ -192,6 +159,7 @@ def _made_text(made: ViewBuild) -> str:
     return f"{made.view.name}: version {manifest.version}, {manifest.rows:,} rows{how}, {made.seconds:.1f} s{notes}"
 
 
+@views.command("query")
 def views_query(
     config: Config,
     name: Name,
@@ -200,8 +168,14 @@ def views_query(
     limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most so many rows.")] = 20,
     json: Json = False,
 ) -> None:
-    with told():
-        settings = _settings(config)
+    """Show rows of a view, or run a query in Spark's SQL, to which all published views are tables.
+
+    In SQL a view's name has `_` for `-`. Without --sql no Spark is needed.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
+    with exit_on_refusal():
+        settings = load_service(config)
         found = query(settings, name, sql, limit)
         with opened(settings) as log:
             record_reading(log, settings, "views query", {"view": name})
@@ -219,25 +193,37 @@ def _cell(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
 
 
+@views.command("rollback")
 def views_rollback(
     config: Config,
     name: Name,
     *,
     to: Annotated[int | None, typer.Option(min=1, metavar="N", help="This version.", show_default=False)] = None,
 ) -> None:
-    with told():
-        manifest = roll_back(_settings(config), name, to)
+    """Show readers the version of a view before the current one, or another that is still there.
+
+    The next rebuild or refresh makes a newer one. Exit codes: 0 fine, 2 wrong usage or refused.
+    """
+    with exit_on_refusal():
+        manifest = roll_back(load_service(config), name, to)
     print(f"{name}: version {manifest.version}, {manifest.rows:,} rows")
 
 
+@views.command("path")
 def views_path(
     config: Config,
     name: Name,
     *,
     reader: Annotated[ViewReader | None, typer.Option("--for", help="A statement for this reader instead.")] = None,
 ) -> None:
-    with told():
-        found = show(_settings(config), name)
+    """Print the folder of a view's current version, for DuckDB, Spark, Trino and other readers of Parquet.
+
+    The folder stays as it is while newer versions are made, until `keep` of them are.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
+    with exit_on_refusal():
+        found = show(load_service(config), name)
         if found.path is None:
             raise never_made(name)
         print(found.path if reader is None else _statement(found, reader))
@@ -254,10 +240,9 @@ def _statement(found: ViewListing, reader: ViewReader) -> str:
     columns = found.manifest.columns if found.manifest else {}
     # Trino wants partition columns last.
     ordered = sorted(columns.items(), key=lambda item: item[0] in found.view.partitioning)
-    typed = ", ".join(f'"{column}" {_trino(kind)}' for column, kind in ordered)
-    return f"create table {table} ({typed}) with (external_location = 'file://{path}', format = 'PARQUET'{more});"
-
-
-def _trino(kind: str) -> str:
     kinds = {"string": "varchar", "int": "integer", "timestamp": "timestamp(6)", "binary": "varbinary"}
-    return kinds.get(kind, kind.replace("<", "(").replace(">", ")").replace("string", "varchar"))
+    typed = ", ".join(
+        f'"{column}" {kinds.get(kind, kind.replace("<", "(").replace(">", ")").replace("string", "varchar"))}'
+        for column, kind in ordered
+    )
+    return f"create table {table} ({typed}) with (external_location = 'file://{path}', format = 'PARQUET'{more});"

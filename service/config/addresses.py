@@ -1,12 +1,15 @@
-"""Where the HTTP process answers."""
+"""Where the HTTP process answers, and networks that it believes."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from samovar.common.errors import Refused
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,7 @@ def place_from(text: str, advertised: str | None = None, scheme: str = "http") -
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise Refused("bad-address", f"`{text}` is not an address for HTTP", "Write a port, or HOST:PORT: 8080.")
     return place_of(host.strip("[]") or "127.0.0.1", int(port), advertised, scheme)
+
+
+def networks_of(texts: tuple[str, ...]) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(text) for text in texts)

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Sequence
 from contextlib import suppress
 
-from samovar.service.config.http import Network, networks_of
+from samovar.service.config.addresses import Network, networks_of
 from samovar.service.http.asgi import App, Receive, Scope, Send, headers_of
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import uvicorn
 
 from samovar.common.errors import Refused
-from samovar.service.config.http import HttpSettings
+from samovar.service.config.models import HttpSettings
 from samovar.service.http.connections import HandshakeLoop, protocol_of
 from samovar.service.http.tls import server_context
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from samovar.common.errors import Refused
-from samovar.service.config.http import TlsSettings
+from samovar.service.config.models import TlsSettings
 
 
 def server_context(tls: TlsSettings) -> ssl.SSLContext:

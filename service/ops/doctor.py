@@ -35,11 +35,19 @@ from samovar.native.kernel import kernel
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.acls import HTTP, SERVICE, AclEntry, rights
-from samovar.service.topology.growth import GROWN_FIX, grown_inputs
 from samovar.service.topology.logs import opened
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.ruleset import rules_of
-from samovar.service.topology.topics import PlannedTopic, bootstrap_of, check, counted_topics, partitions_of, plan
+from samovar.service.topology.topics import (
+    GROWN_FIX,
+    PlannedTopic,
+    bootstrap_of,
+    check,
+    counted_topics,
+    grown_inputs,
+    partitions_of,
+    plan,
+)
 from samovar.state.errors import StoreError
 from samovar.state.soundness import check_sound, holds_rows
 from samovar.state.store_lock import is_open

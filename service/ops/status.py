@@ -33,10 +33,9 @@ from samovar.common.texts import counted
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.config.models import ServiceFile
 from samovar.service.query.state.view import moment_text
-from samovar.service.topology.growth import GrownInput, grown_inputs
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import with_rulebook
-from samovar.service.topology.topics import counted_topics, partitions_of
+from samovar.service.topology.topics import GrownInput, counted_topics, grown_inputs, partitions_of
 
 SILENT_MS = 15_000  # a container tells of itself every two seconds
 FIRST_S = 2.0  # to find the first records that are not processed

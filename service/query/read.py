@@ -30,8 +30,7 @@ from samovar.patterns.engine.decode import RefusedError, time_of
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.findings import visible
 from samovar.service.config.checks import topics_by_place
-from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile
-from samovar.service.config.task_checks import emit_topics
+from samovar.service.config.models import TOPICS_OF_A_SERVICE, ServiceFile, emit_topics
 from samovar.service.topology.encoding import avro_of
 
 MAX_RECORDS = 5_000

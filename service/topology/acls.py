@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ from samovar.common.errors import Refused
 from samovar.service.config.addresses import is_loopback
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.topics import (
-    SIDE_ROLES,
     Mismatch,
     PlannedTopic,
     TopicRole,
@@ -56,54 +55,30 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # READ and WRITE let one describe a topic as well; its settings are always looked at.
-LOOK, READ, WRITE = ("DESCRIBE_CONFIGS",), ("READ", "DESCRIBE_CONFIGS"), ("WRITE", "DESCRIBE_CONFIGS")
-BOTH, ONLY_LOOK = ("READ", "WRITE", "DESCRIBE_CONFIGS"), ("DESCRIBE", "DESCRIBE_CONFIGS")
-_WRITTEN = (TopicRole.ALERTS, TopicRole.LATE, TopicRole.DEAD_LETTERS, TopicRole.EMITTED)
-_NEEDED: Mapping[str, Mapping[TopicRole, tuple[str, ...]]] = {
-    SERVICE: {
-        TopicRole.INPUT: READ,
-        **dict.fromkeys(_WRITTEN, WRITE),
-        # The rules topic and the audit trail are written where a rule goes to quarantine.
-        **dict.fromkeys(
-            (TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.REPARTITION, TopicRole.CONTAINERS, TopicRole.RULES), BOTH
-        ),
-        **dict.fromkeys(SIDE_ROLES, ONLY_LOOK),
-        TopicRole.AUDIT: WRITE,
-    },
-    # It writes events that are posted, letters that are put back, changes of rules and lists, and what only it has.
-    HTTP: {
-        **dict.fromkeys(TopicRole, READ),
-        **dict.fromkeys((TopicRole.INPUT, TopicRole.RULES, *SIDE_ROLES), BOTH),
-        **dict.fromkeys((TopicRole.REPARTITION, TopicRole.EMITTED), ONLY_LOOK),
-    },
-    # The journal has as many partitions as the state: keys are placed among these.
-    PRODUCERS: {TopicRole.INPUT: WRITE, TopicRole.JOURNAL: ONLY_LOOK},
-    TRAFFIC: {TopicRole.INPUT: WRITE, TopicRole.JOURNAL: ONLY_LOOK},
-    READERS: dict.fromkeys(_WRITTEN, READ),
-    AUTHORS: {TopicRole.INPUT: ONLY_LOOK, TopicRole.JOURNAL: READ, TopicRole.RULES: BOTH, TopicRole.AUDIT: WRITE},
-    ANALYSTS: dict.fromkeys(
-        (*_WRITTEN[:3], TopicRole.INPUT, TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.RULES, TopicRole.LABELS),
-        READ,
-    ),
-    OPERATORS: {
-        **dict.fromkeys((TopicRole.ALERTS, TopicRole.DEAD_LETTERS, TopicRole.RULES, TopicRole.REPARTITION), READ),
-        **dict.fromkeys(
-            (TopicRole.INPUT, TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.ACCESS, TopicRole.REDRIVEN), BOTH
-        ),
-        TopicRole.AUDIT: WRITE,
-    },
-}
-# Who looks at the journal only for the number of partitions needs nothing of the journals of stages and tasks.
-_COUNTING: Mapping[str, tuple[str, ...]] = {PRODUCERS: (), TRAFFIC: ()}
-# Who makes topics, where the service file says `topics: create`: those that he needs.
-_MAKES: Mapping[str, Collection[TopicRole]] = {
-    SERVICE: tuple(TopicRole),
-    HTTP: tuple(TopicRole),
-    PRODUCERS: (TopicRole.INPUT,),
-    TRAFFIC: (TopicRole.INPUT,),
-    AUTHORS: (TopicRole.RULES, TopicRole.AUDIT),
-    OPERATORS: (TopicRole.ACCESS, TopicRole.AUDIT, TopicRole.REDRIVEN),
-}
+READ, WRITE = ("READ", "DESCRIBE_CONFIGS"), ("WRITE", "DESCRIBE_CONFIGS")
+BOTH, DESCRIBE = ("READ", "WRITE", "DESCRIBE_CONFIGS"), ("DESCRIBE", "DESCRIBE_CONFIGS")
+OPERATIONS = {"-": (), "r": READ, "w": WRITE, "rw": BOTH, "d": DESCRIBE}
+# With `+` they make topics of this role, where the service file says `topics: create`. The service writes rules and the
+# audit trail where a rule goes to quarantine. Producers see from the journal how many partitions keys are placed among.
+_MATRIX = """
+             service http producers traffic readers authors analysts operators
+INPUT        r+      rw+  w+        w+      -       d       r        rw
+ALERTS       w+      r+   -         -       r       -       r        r
+LATE         w+      r+   -         -       r       -       r        -
+DEAD_LETTERS w+      r+   -         -       r       -       r        r
+CHANGELOG    rw+     r+   -         -       -       -       r        rw
+JOURNAL      rw+     r+   d         d       -       r       r        rw
+REPARTITION  rw+     d+   -         -       -       -       -        r
+EMITTED      w+      d+   -         -       r       -       -        -
+CONTAINERS   rw+     r+   -         -       -       -       -        -
+RULES        rw+     rw+  -         -       -       rw+     r        r
+LABELS       d+      rw+  -         -       -       -       r        -
+ACCESS       d+      rw+  -         -       -       -       -        rw+
+AUDIT        w+      rw+  -         -       -       w+      -        w+
+REDRIVEN     d+      rw+  -         -       -       -       -        rw+
+"""
+_HEADING, *_ROWS = (line.split() for line in _MATRIX.strip().splitlines())
+_CELLS = {(who, TopicRole[role]): cell for role, *cells in _ROWS for who, cell in zip(_HEADING, cells, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -119,36 +94,31 @@ class AclEntry:
 
 def rights(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> list[AclEntry]:
     """The least that each role needs for its commands."""
-    return [
-        right for who in COMMANDS for right in (*_topic_rights(who, settings, specs), *_other_rights(who, settings))
-    ]
+    return [each for who in COMMANDS for each in (*_topic_rights(who, settings, specs), *_other_rights(who, settings))]
 
 
 def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[PlannedTopic]) -> Iterator[AclEntry]:
-    creates = settings.topics == "create"
+    # The host at which containers serve metrics, as far as the settings say: this machine's own where they do not.
+    metrics_host = (settings.run.metrics or "").rpartition(":")[0].strip("[]") or "127.0.0.1"
     written = {
         settings.streams[to].topic for task in settings.tasks.values() for to in task.emits if to in settings.streams
     }
     of_tasks = {f"{settings.journal.topic}-{name}" for name in settings.tasks}  # no rule ever changed in these
     for spec in specs:
-        wanted = _NEEDED[who].get(spec.role, ())
+        cell = _CELLS[who, spec.role]
+        wanted = OPERATIONS[cell.rstrip("+")]
         if who in (AUTHORS, ANALYSTS, HTTP) and spec.name in of_tasks:
             wanted = ()
-        if spec.role is TopicRole.JOURNAL and spec.name != settings.journal.topic and who in _COUNTING:
-            wanted = _COUNTING[who]
+        if who in (PRODUCERS, TRAFFIC) and spec.role is TopicRole.JOURNAL and spec.name != settings.journal.topic:
+            wanted = ()  # the main stage's tells the number of partitions
         if who == SERVICE and spec.name in written:
             wanted = BOTH
-        if who == SERVICE and spec.role is TopicRole.ACCESS and not is_loopback(metrics_host(settings)):
+        if who == SERVICE and spec.role is TopicRole.ACCESS and not is_loopback(metrics_host):
             wanted = READ  # metrics are served to who shows a token
-        if creates and spec.role in _MAKES.get(who, ()):
+        if settings.topics == "create" and cell.endswith("+"):
             wanted = (*wanted, "CREATE")
         if wanted:
             yield AclEntry(who, "topic", spec.name, wanted)
-
-
-def metrics_host(settings: ServiceFile) -> str:
-    """The host at which containers serve metrics, as far as the settings say: this machine's own where they do not."""
-    return (settings.run.metrics or "").rpartition(":")[0].strip("[]") or "127.0.0.1"
 
 
 def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
@@ -172,9 +142,6 @@ def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
         yield AclEntry(who, "transactional-id", f"{traffics}-", ("WRITE",), "prefixed")
 
 
-# ---------------------------------------------------------------- showing it
-
-
 def as_json(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:
     document: dict[str, Any] = {
         "service": settings.service,
@@ -187,52 +154,42 @@ def as_json(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:
 
 
 def as_text(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:
-    """Topics with their settings, then rights."""
+    """Topics with their settings, then by role what it is for and its rights."""
     width = max(len(spec.name) for spec in specs)
-    given = any(stream.partitions for stream in settings.streams.values())
     lines = [f"Topics of {settings.service} (topics: {settings.topics})", ""]
     for spec in specs:
         replicas = f", {spec.replication} replicas" if spec.replication > 1 else ""
         lines.append(f"  {spec.name:<{width}}  {spec.role}, {spec.partitions} partitions{replicas}")
         lines.append(f"  {'':<{width}}  {', '.join(f'{name}={value}' for name, value in spec.settings.items())}")
-    lines += [] if given else ["", "  Where inputs exist already, their partition count holds for all."]
+    if not any(stream.partitions for stream in settings.streams.values()):
+        lines += ["", "  Where inputs exist already, their partition count holds for all."]
     if settings.log.kafka is None:
         return "\n".join([*lines, "", "The embedded log has no access rights: who may write its folder may do all."])
-    return "\n".join([*lines, "", "Least access rights", "", *_right_lines(rights(settings, specs))])
+    lines += ["", "Least access rights", ""]
+    granted = rights(settings, specs)
+    for who, commands in COMMANDS.items():
+        lines += textwrap.wrap(f"{who}: {', '.join(commands)}", 110, initial_indent="  ", subsequent_indent="    ")
+        for right in granted:
+            star = "*" if right.pattern == "prefixed" else ""
+            if right.who == who:
+                lines.append(f"    {', '.join(right.operations)} on {right.resource} {right.name}{star}")
+    return "\n".join(lines)
 
 
 def as_commands(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:
-    """The commands of Kafka that make the topics and grant the rights."""
+    """The commands of Kafka that make the topics and grant the rights; principals are names to fill in."""
     bootstrap = bootstrap_of(settings)
     if bootstrap is None:
         raise Refused("no-kafka", "the embedded log needs no commands", "`samovar run` makes its topics")
-    topics = [create_command(spec, bootstrap) for spec in specs]
-    return "\n".join([*topics, *(acl_command(right, bootstrap) for right in rights(settings, specs))])
-
-
-def _right_lines(given: Sequence[AclEntry]) -> Iterator[str]:
-    """By role: what it is for, and then its rights."""
-    for who, commands in COMMANDS.items():
-        yield from textwrap.wrap(f"{who}: {', '.join(commands)}", 110, initial_indent="  ", subsequent_indent="    ")
-        for right in given:
-            star = "*" if right.pattern == "prefixed" else ""
-            if right.who == who:
-                yield f"    {', '.join(right.operations)} on {right.resource} {right.name}{star}"
-
-
-def acl_command(right: AclEntry, bootstrap: str) -> str:
-    """The command that grants a right; the principal is a name to fill in."""
-    operations = " ".join(f"--operation {_camel(operation)}" for operation in right.operations)
-    target = f"--{right.resource} {right.name}"
-    pattern = " --resource-pattern-type prefixed" if right.pattern == "prefixed" else ""
-    return (
-        f"kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal User:{right.who.upper()} "
-        f"{operations} {target}{pattern}"
-    )
-
-
-def _camel(operation: str) -> str:
-    return "".join(word.capitalize() for word in operation.split("_"))
+    lines = [create_command(spec, bootstrap) for spec in specs]
+    for right in rights(settings, specs):
+        operations = " ".join(f"--operation {each.title().replace('_', '')}" for each in right.operations)
+        pattern = " --resource-pattern-type prefixed" if right.pattern == "prefixed" else ""
+        lines.append(
+            f"kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal User:{right.who.upper()} "
+            f"{operations} --{right.resource} {right.name}{pattern}"
+        )
+    return "\n".join(lines)
 
 
 def check_text(specs: Sequence[PlannedTopic], found: Sequence[Mismatch]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from samovar.changelog.log import Log, Records, TopicPartition
@@ -39,8 +40,15 @@ class KeySample:
 
     @property
     def mismatch(self) -> Mismatch:
-        counted = f"{self.otherwise:,} of {self.events:,} sampled records of {self.spec.topic} are keyed otherwise"
-        return Mismatch("key-misplaced", self.spec.topic, f"{self.first} ({counted})", _fix(self.spec))
+        topic = self.spec.topic
+        counted = f"{self.otherwise:,} of {self.events:,} sampled records of {topic} are keyed otherwise"
+        fix = (
+            f"Let the producers of {topic} key its records by the text of `{self.spec.key}` and place them by murmur2"
+            " (librdkafka: `partitioner=murmur2_random`). Or write `repartition: true` for the stream: its events then"
+            " go through a repartition topic. `repartition: false` says that each key is in one partition, the same in"
+            " all streams, however it was placed."
+        )
+        return Mismatch("key-misplaced", topic, f"{self.first} ({counted})", fix)
 
 
 def misplaced(log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions: int) -> list[Mismatch]:
@@ -50,7 +58,8 @@ def misplaced(log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions
 
 def refuse_misplaced(log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions: int) -> None:
     """Refuse to start for the first time on a topic that is mostly keyed otherwise."""
-    if partitions == 1 or _has_begun(log, plans[0], partitions):
+    changelog = [TopicPartition(plans[0].topics.changelog, number) for number in range(partitions)]
+    if partitions == 1 or any(bounds.end > 0 for bounds in log.bounds(changelog).values()):
         return
     for each in _samples(log, settings, plans, partitions):
         if each.otherwise > 1 and each.otherwise * 2 > each.events:
@@ -58,46 +67,32 @@ def refuse_misplaced(log: Log, settings: ServiceFile, plans: Sequence[Plan], par
             raise Refused(found.code, found.what, found.fix)
 
 
-def _has_begun(log: Log, main: Plan, partitions: int) -> bool:
-    """Whether anything was ever committed."""
-    places = [TopicPartition(main.topics.changelog, number) for number in range(partitions)]
-    return any(bounds.end > 0 for bounds in log.bounds(places).values())
-
-
 def _samples(log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions: int) -> Iterator[KeySample]:
-    hidden = {name for name, stream in settings.streams.items() if stream.key in stream.pii}
+    """Counts the records that are not where they should be. What is not an event is none of our business."""
     checked = checked_streams(plans[0])
     for spec in (each for each in plans[0].inputs if each.stream in checked):
-        sample = KeySample(spec)
+        stream, sample = settings.streams[spec.stream], KeySample(spec)
         for records in _sampled(log, spec.topic, partitions):
-            _look(sample, records, partitions, spec.stream in hidden)
+            batch, rows, _ = StreamSource([spec], (spec.key,), records.partition).decode(records)
+            for row, text in zip(rows.tolist(), key_texts(batch, 0, records.values), strict=True):
+                if text is None:
+                    continue
+                sample.events += 1
+                what = _fault(records, row, text, spec, partitions, hidden=stream.key in stream.pii)
+                if what is not None:
+                    sample.otherwise += 1
+                    place = f"{spec.topic}/{records.partition}/{int(records.offsets[row])}"
+                    sample.first = sample.first or f"the record {place} of the stream `{spec.stream}` {what}"
         yield sample
 
 
-def _fix(spec: InputSpec) -> str:
-    return (
-        f"Let the producers of {spec.topic} key its records by the text of `{spec.key}` and place them by murmur2"
-        " (librdkafka: `partitioner=murmur2_random`). Or write `repartition: true` for the stream: its events then go"
-        " through a repartition topic. `repartition: false` says that each key is in one partition, the same in all"
-        " streams, however it was placed."
-    )
+def _fault(records: Records, row: int, text: bytes, spec: InputSpec, partitions: int, *, hidden: bool) -> str | None:
+    """What is wrong with a record. A key that is marked `pii` is hidden: this goes to logs."""
 
+    def shown(key: bytes) -> str:
+        text = key.decode("utf-8", "backslashreplace")
+        return "(hidden)" if hidden else f"`{text[:SHOWN]}{'...' if len(text) > SHOWN else ''}`"
 
-def _look(sample: KeySample, records: Records, partitions: int, hidden: bool) -> None:
-    """Count the records that are not where they should be. What is not an event is none of our business."""
-    spec = sample.spec
-    for row, text in _texts(StreamSource([spec], (spec.key,), records.partition), records):
-        sample.events += 1
-        what = _fault(records, row, text, spec, partitions, hidden)
-        if what is not None:
-            sample.otherwise += 1
-            place = f"{spec.topic}/{records.partition}/{int(records.offsets[row])}"
-            sample.first = sample.first or f"the record {place} of the stream `{spec.stream}` {what}"
-
-
-def _fault(records: Records, row: int, text: bytes, spec: InputSpec, partitions: int, hidden: bool) -> str | None:
-    """What is wrong with a record. A key that is marked `pii` is not told: this goes to logs."""
-    shown = (lambda _: "(hidden)") if hidden else _shown
     key = records.key(row)
     if key is None:
         return f"has no key, and its `{spec.key}` is {shown(text)}"
@@ -111,19 +106,6 @@ def _fault(records: Records, row: int, text: bytes, spec: InputSpec, partitions:
     return None
 
 
-def _texts(stream_source: StreamSource, records: Records) -> Iterator[tuple[int, bytes]]:
-    """Rows that are events, and the texts of their key fields."""
-    batch, rows, _ = stream_source.decode(records)
-    for row, text in zip(rows.tolist(), key_texts(batch, 0, records.values), strict=True):
-        if text is not None:
-            yield row, text
-
-
-def _shown(key: bytes) -> str:
-    text = key.decode("utf-8", "backslashreplace")
-    return f"`{text[:SHOWN]}{'...' if len(text) > SHOWN else ''}`"
-
-
 def _sampled(log: Log, topic: str, partitions: int) -> Iterator[Records]:
     """Some of the newest records of each partition."""
     places = [TopicPartition(topic, number) for number in range(partitions)]
@@ -132,9 +114,7 @@ def _sampled(log: Log, topic: str, partitions: int) -> Iterator[Records]:
     starts = {at: max(begin, end - each) for at, (begin, end) in bounds.items() if end > begin}
     if not starts:
         return
-    reader, deadline = log.reader(starts), time.monotonic() + SAMPLE_S
-    try:
+    deadline = time.monotonic() + SAMPLE_S
+    with closing(log.reader(starts)) as reader:
         while any(reader.position(at) < bounds[at].end for at in starts) and time.monotonic() < deadline:
             yield from (each for each in reader.poll(SAMPLE, 0.1) if len(each))
-    finally:
-        reader.close()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from samovar.changelog.schema_registry import Registry
 from samovar.native.kernel import Int64s
 from samovar.patterns.engine.avro.codec import Avro, SchemaFiles
-from samovar.patterns.engine.avro.schema import AvroSchema
 from samovar.patterns.engine.avro.write import Encoder
 from samovar.patterns.engine.decoder import Decoder
 from samovar.service.config.models import Stream
@@ -25,32 +22,22 @@ def avro_of(stream: Stream) -> Avro:
     return Avro(stream.avro, None if stream.schemas is None else SchemaFiles(stream.schemas))
 
 
-@dataclass(frozen=True)
-class StreamEncoding:
-    """What a stream's values are written with. Without a number they are not framed."""
-
-    schema: AvroSchema
-    number: int | None
-
-
-def writing_of(stream: Stream) -> StreamEncoding:
-    """The stream's schema; framed, with its number in the registry (where a new one is put), or the highest listed."""
-    if stream.registry is not None:
-        number, schema = Registry(stream.registry.settings()).number_for(f"{stream.topic}-value", stream.avro)
-        return StreamEncoding(schema, number)
-    if stream.schemas is not None:
-        number = max(stream.schemas)
-        return StreamEncoding(stream.schemas[number], number)
-    assert stream.avro is not None  # the service file was checked
-    return StreamEncoding(stream.avro, None)
-
-
 def encoder_of(stream: Stream) -> Encoder | None:
-    """What writes a stream's values; None where they are the lines themselves."""
+    """What writes a stream's values; None where they are the lines themselves.
+
+    In Avro: by the stream's schema, framed with its number in the registry (where a new one is put) or the highest
+    listed; without either they are not framed.
+    """
     if stream.format == "json":
         return None
-    writing = writing_of(stream)
-    return Encoder(writing.schema, writing.number)
+    if stream.registry is not None:
+        number, schema = Registry(stream.registry.settings()).number_for(f"{stream.topic}-value", stream.avro)
+        return Encoder(schema, number)
+    if stream.schemas is not None:
+        number = max(stream.schemas)
+        return Encoder(stream.schemas[number], number)
+    assert stream.avro is not None  # the service file was checked
+    return Encoder(stream.avro, None)
 
 
 def slices(data: bytes, starts: Int64s, ends: Int64s) -> list[bytes]:

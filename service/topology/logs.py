@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 
 from samovar.changelog.log import Log
 from samovar.service.config.models import ServiceFile
@@ -21,14 +21,9 @@ def open_log(settings: ServiceFile) -> Log:
     return EmbeddedLog(settings.log.embedded, tunables=settings.tunables)
 
 
-@contextmanager
-def opened(settings: ServiceFile) -> Iterator[Log]:
+def opened(settings: ServiceFile) -> closing[Log]:
     """The log, closed at the end whatever happens."""
-    log = open_log(settings)
-    try:
-        yield log
-    finally:
-        log.close()
+    return closing(open_log(settings))
 
 
 def kafka_of(settings: ServiceFile) -> Mapping[str, str] | None:

@@ -1,32 +1,42 @@
-"""What a service is to do, from its service file: a plan for each stage."""
+"""What a service is to do, from its service file: a plan for each stage.
+
+The main stage reads all streams. Further ones run rules that are keyed otherwise, and the user's tasks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from samovar.changelog.formats.rules_topic import DISABLED, DRAIN, SHADOW
+from samovar.patterns.engine.avro.write import Encoder
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.semantics.schema import Schema
-from samovar.patterns.semantics.versioning import cold_ms
+from samovar.patterns.semantics.versioning import cold_ms, lasting_ms
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.config.models import ServiceFile, Storm, Stream
-from samovar.service.topology.encoding import decoding_of
-from samovar.service.topology.rule_registry import RuleRegistry, book_of
+from samovar.service.config.models import ServiceFile, Stream, TaskSettings, emit_topics
+from samovar.service.topology.encoding import decoding_of, encoder_of
+from samovar.service.topology.rule_registry import book_of
 from samovar.service.topology.ruleset import lists_of, rules_of
-from samovar.service.topology.stages import Stage, stages_of, topic_of
-from samovar.service.topology.user_tasks import forwarded, placed_streams, task_forwards, task_plans
+from samovar.service.topology.stages import stages_of, topic_of
 from samovar.tasks.model.plan import (
     ActivationPolicy,
+    Emit,
     Forward,
     InputSpec,
-    Limits,
     OutputTopics,
     Plan,
     PublishedRule,
     RulesetChange,
+    StoreSpec,
+    TaskSpec,
 )
 from samovar.tasks.rules.rate_limiter import EVERY
+from samovar.tasks.user.loading import load_class, version_of
+
+FOR_TASKS = "for-tasks"  # in the names of repartition topics that all tasks share
+HOLDS_MS = 60_000  # for which an idle partition holds event time back, by a second at most; then by nothing
 
 
 def plan_of(settings: ServiceFile, partitions: int) -> Plan:
@@ -37,13 +47,11 @@ def plan_of(settings: ServiceFile, partitions: int) -> Plan:
 def plans_of(settings: ServiceFile, partitions: int) -> list[Plan]:
     """The plans of all stages: the main one, those of rules that are keyed otherwise, those of the user's tasks."""
     plans = rule_plans(settings, partitions)
-    return [*plans, *task_plans(settings, plans[0], partitions)]
+    return [*plans, *(_task_plan(settings, name, plans[0], partitions) for name in settings.tasks)]
 
 
 def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
-    """The plans of the stages that run rules; the main one also forwards what tasks read. No code of the user's is
-    loaded.
-    """
+    """The plans of the stages that run rules; the main one also forwards what tasks read. Loads no user code."""
     main, *others = stages_of(rules_of(settings, partitions).rules, settings.streams, partitions)
     topics = OutputTopics(
         settings.alerts.topic,
@@ -53,87 +61,99 @@ def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
         settings.journal.topic,
     )
     inputs = tuple(input_of(name, stream, partitions) for name, stream in settings.streams.items())
-    forwards = tuple(each for stage in others for each in _forwards(settings, stage, partitions))
-    plan = _plan(settings, main.rules, inputs, topics)
-    placed = placed_streams(settings, partitions)
-    return [
-        replace(
-            plan,
-            forwards=(*forwards, *task_forwards(settings, partitions)),
-            placed=placed,
-            rules=(*plan.rules, *_quarantined(settings)),
-        ),
-        *(_stage_plan(settings, stage, plan, partitions) for stage in others),
+    plan = _rule_plan(settings, main.rules, inputs, topics)
+    plans, forwards = [], []
+    for stage in others:
+        sent_on = []
+        for spec in inputs:
+            topic = topic_of(settings.service, spec.stream, stage.name)
+            keyed = replace(spec, key=stage.fields.get(spec.stream) or spec.key)
+            sent_on.append(_forwarded(keyed, topic, partitions))
+        own = tuple(spec for spec in sent_on if spec.stream in stage.fields)
+        rest = tuple(spec for spec in sent_on if spec.stream not in stage.fields)
+        stage_plan = _rule_plan(settings, stage.rules, own, _stage_topics(topics, stage.name))
+        plans.append(replace(stage_plan, stage=stage.name, others=rest))
+        longest_ms = max(map(lasting_ms, stage.rules))
+        for stream, path in stage.fields.items():
+            topic = topic_of(settings.service, stream, stage.name)
+            forwards.append(Forward(stage.name, stream, path, topic, partitions, longest_ms))
+    published = book_of(settings)
+    # The main stage tells of the rules that were taken out, wherever they were at work.
+    quarantined = [
+        PublishedRule(each.name, each.version, each.text, number=each.number, quarantined=each.note)
+        for each in (() if published is None else published.quarantined)
     ]
-
-
-def _plan(settings: ServiceFile, rules: Sequence[Rule], inputs: tuple[InputSpec, ...], topics: OutputTopics) -> Plan:
-    program = compile_rules(rules)
-    texts = _texts(settings, rules, [plan.version for plan in program.rules])
-    limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
-    plan = Plan(settings.service, inputs, program, texts, topics, *limits, storm=_storm(settings.storm))
-    published = book_of(settings)
-    return plan if published is None else replace(plan, book=_book(published, rules))
-
-
-def _quarantined(settings: ServiceFile) -> tuple[PublishedRule, ...]:
-    """Rules that were taken out: the main stage tells of them, wherever they were at work."""
-    published = book_of(settings)
-    entries = () if published is None else published.quarantined
-    return tuple(
-        PublishedRule(each.name, each.version, each.text, number=each.number, quarantined=each.note) for each in entries
+    direct = [task for task in settings.tasks.values() if not _is_forwarded(settings, task, partitions)]
+    main_plan = replace(
+        plan,
+        forwards=(*forwards, *task_forwards(settings, partitions)),
+        placed=frozenset(stream for task in direct for stream in task.streams),
+        rules=(*plan.rules, *quarantined),
     )
+    return [main_plan, *plans]
 
 
-def _storm(storm: Storm | None) -> Limits:
-    if storm is None:
-        return {}
-    own = {rule: (limit.alerts, limit.per_ms) for rule, limit in storm.rules.items()}
-    return {EVERY: (storm.alerts, storm.per_ms), **own}
-
-
-def _book(book: RuleRegistry, rules: Sequence[Rule]) -> RulesetChange:
-    entries = {entry.name: entry for entry in book.entries}
-    coming = {
-        rule.id: ActivationPolicy(entries[rule.id].state == DRAIN, cold_ms(rule), entries[rule.id].warm_from_ms)
-        for rule in rules
-    }
-    drained = {entry.name for entry in book.entries if entry.status == DISABLED and entry.state == DRAIN}
-    return RulesetChange(book.change, coming, frozenset(drained))
-
-
-def _stage_plan(settings: ServiceFile, stage: Stage, main: Plan, partitions: int) -> Plan:
-    every = [_forwarded(settings, spec, stage, partitions) for spec in main.inputs]
-    inputs = tuple(spec for spec in every if spec.stream in stage.fields)
-    plan = _plan(settings, stage.rules, inputs, stage_topics(main.topics, stage.name))
-    others = tuple(spec for spec in every if spec.stream not in stage.fields)
-    return replace(plan, stage=stage.name, others=others)
-
-
-def stage_topics(topics: OutputTopics, stage: str) -> OutputTopics:
+def _stage_topics(topics: OutputTopics, stage: str) -> OutputTopics:
     """Where a further stage writes: a changelog and a journal of its own, and the rest as all do."""
     return replace(topics, changelog=f"{topics.changelog}-{stage}", journal=f"{topics.journal}-{stage}")
 
 
-def _forwarded(settings: ServiceFile, spec: InputSpec, stage: Stage, partitions: int) -> InputSpec:
-    keyed = replace(spec, key=stage.fields.get(spec.stream) or spec.key)
-    return forwarded(keyed, topic_of(settings.service, spec.stream, stage.name), partitions)
+def _forwarded(spec: InputSpec, topic: str, partitions: int) -> InputSpec:
+    """A stream as it is read from a repartition topic."""
+    return replace(spec, topic=topic, source_topic=spec.topic, source_partitions=partitions, placed_in=0)
 
 
-def _forwards(settings: ServiceFile, stage: Stage, partitions: int) -> list[Forward]:
-    return [
-        Forward(stage.name, stream, path, topic_of(settings.service, stream, stage.name), partitions, stage.lasting_ms)
-        for stream, path in stage.fields.items()
-    ]
+def _rule_plan(
+    settings: ServiceFile, rules: Sequence[Rule], inputs: tuple[InputSpec, ...], topics: OutputTopics
+) -> Plan:
+    program = compile_rules(rules)
+    lists, published = lists_of(settings), book_of(settings)
+    texts = []
+    for rule, compiled in zip(rules, program.rules, strict=True):
+        own_params = {name: value for name, value in settings.params.items() if name in rule.params}
+        # Lists as the journal gives them back.
+        own_lists = {
+            name: list(items) if isinstance(items, tuple) else items
+            for name, items in lists.items()
+            if name in rule.lists
+        }
+        text = PublishedRule(rule.id, compiled.version, rule.text, own_params, own_lists)
+        entry = None if published is None else published.entry(rule.id)
+        texts.append(text if entry is None else replace(text, number=entry.number, shadow=entry.status == SHADOW))
+    storm = {}
+    if settings.storm is not None:
+        limits = {EVERY: settings.storm, **settings.storm.rules}
+        storm = {rule: (limit.alerts, limit.per_ms) for rule, limit in limits.items()}
+    plan = Plan(
+        settings.service,
+        inputs,
+        program,
+        tuple(texts),
+        topics,
+        settings.max_partials,
+        settings.max_events,
+        settings.max_matches,
+        settings.tunables,
+        storm=storm,
+    )
+    if published is None:
+        return plan
+    entries = {entry.name: entry for entry in published.entries}
+    policies = {
+        rule.id: ActivationPolicy(entries[rule.id].state == DRAIN, cold_ms(rule), entries[rule.id].warm_from_ms)
+        for rule in rules
+    }
+    drained = {entry.name for entry in published.entries if entry.status == DISABLED and entry.state == DRAIN}
+    return replace(plan, book=RulesetChange(published.change, policies, frozenset(drained)))
 
 
 def input_of(name: str, stream: Stream, partitions: int = 1) -> InputSpec:
-    """A stream as tasks read it. Of several partitions, records must be in that of their key, unless the file says
-    something else.
-    """
+    """A stream as tasks read it. Records must be in the partition of their key, unless the file says otherwise."""
     kinds: dict[str, str] = {}
-    if stream.fields is not None and stream.type is None:
-        kinds = dict(Schema.of({name: stream.fields}).types[name])
+    types = None if stream.fields is None else frozenset(stream.fields)
+    if stream.type is None:
+        types = frozenset({name})
+        kinds = {} if stream.fields is None else dict(Schema.of({name: stream.fields}).types[name])
     return InputSpec(
         name,
         stream.topic,
@@ -146,28 +166,82 @@ def input_of(name: str, stream: Stream, partitions: int = 1) -> InputSpec:
         kinds,
         decoder=decoding_of(stream),
         placed_in=partitions if partitions > 1 and stream.repartition is None else 0,
-        types=_types(name, stream),
+        types=types,
     )
 
 
-def _types(name: str, stream: Stream) -> frozenset[str] | None:
-    if stream.type is None:
-        return frozenset({name})
-    return None if stream.fields is None else frozenset(stream.fields)
+def _task_plan(settings: ServiceFile, name: str, main: Plan, partitions: int) -> Plan:
+    inputs, task = {spec.stream: spec for spec in main.inputs}, settings.tasks[name]
+    streams = [inputs[stream] for stream in task.streams]
+    if _is_forwarded(settings, task, partitions):
+        streams = [_forwarded(spec, topic_of(settings.service, spec.stream, FOR_TASKS), partitions) for spec in streams]
+    return replace(
+        main,
+        inputs=tuple(streams),
+        topics=_stage_topics(main.topics, name),
+        stage=name,
+        task=spec_of(settings, name, partitions),
+        # Published rules are none of its business.
+        program=compile_rules([]),
+        rules=(),
+        forwards=(),
+        book=None,
+        storm={},
+    )
 
 
-def _texts(settings: ServiceFile, rules: Sequence[Rule], versions: Sequence[str]) -> tuple[PublishedRule, ...]:
-    found, every, published = [], lists_of(settings), book_of(settings)
-    for rule, version in zip(rules, versions, strict=True):
-        params = {name: value for name, value in settings.params.items() if name in rule.params}
-        lists = {name: _listed(value) for name, value in every.items() if name in rule.lists}
-        entry = None if published is None else published.entry(rule.id)
-        text = PublishedRule(rule.id, version, rule.text, params, lists)
-        is_shadow = entry is not None and entry.status == SHADOW
-        found.append(text if entry is None else replace(text, number=entry.number, shadow=is_shadow))
-    return tuple(found)
+def _is_forwarded(settings: ServiceFile, task: TaskSettings, partitions: int) -> bool:
+    """Whether a task's streams come through repartition topics: all of them, so that events of one key meet."""
+    return partitions > 1 and any(settings.streams[stream].repartition for stream in task.streams)
 
 
-def _listed(items: object) -> object:
-    """As the journal gives it back."""
-    return list(items) if isinstance(items, tuple) else items
+def task_forwards(settings: ServiceFile, partitions: int) -> list[Forward]:
+    """Streams that the main stage sends on for tasks, each once, by its own key."""
+    tasks = [task for task in settings.tasks.values() if _is_forwarded(settings, task, partitions)]
+    wanted = {stream for task in tasks for stream in task.streams}
+    return [
+        Forward(
+            FOR_TASKS, name, stream.key, topic_of(settings.service, name, FOR_TASKS), partitions, HOLDS_MS, endless=True
+        )
+        for name, stream in settings.streams.items()
+        if name in wanted
+    ]
+
+
+def spec_of(settings: ServiceFile, name: str, partitions: int | None = None) -> TaskSpec:
+    """A task as its objects are made; its class is loaded here."""
+    task, topics = settings.tasks[name], emit_topics(settings)[name]
+    emits = {to: Emit(topic) for to, topic in topics.items()}
+    for to in task.emits:
+        if to not in topics:
+            stream = settings.streams[to]
+            encode = None if stream.format == "json" else AvroEmit(stream).encode
+            emits[to] = Emit(stream.topic, stream.key, stream.time, encode, partitions)
+    stores = {store: StoreSpec(each.ttl_ms) for store, each in task.stores.items()}
+    ttls = sorted((store, each.ttl_ms) for store, each in stores.items())
+    return TaskSpec(
+        name,
+        load_class(task.source, settings.folder),
+        task.source,
+        version_of(task.source, settings.folder, ttls, task.window_ms, sorted(task.params.items(), key=repr)),
+        emits,
+        stores,
+        task.window_ms,
+        task.params,
+    )
+
+
+class AvroEmit:
+    """What a task writes to a stream in Avro. Its schema is looked up with the first record, maybe in a registry."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        encoder = encoder_of(self.stream)
+        assert encoder is not None  # it is not JSON
+        return encoder
+
+    def encode(self, data: bytes) -> bytes:
+        return self._encoder.encode(data)

@@ -8,9 +8,8 @@ is read no more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from samovar.changelog.formats.journal import JournalEntry, standing
@@ -19,22 +18,15 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.service.config.models import ServiceFile
 
 
-@dataclass(frozen=True)
-class RuleEntry:
+@dataclass(frozen=True, kw_only=True)
+class RuleEntry(RuleRecord):
     """A rule as a change left it. `number` is its label, `version` the hash of all that affects its matches."""
 
-    name: str
-    number: int
-    version: str
-    text: str
-    status: str
     author: str
     note: str
     at_ms: int
     change: int
     act: str
-    state: str = "drop"
-    warm_from_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         shown = ("name", "number", "version", "status", "author", "note", "at_ms", "change", "act")
@@ -47,12 +39,12 @@ class RuleRegistry:
 
     changes: tuple[Change, ...]
     entries: tuple[RuleEntry, ...]
-    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    effects: Effects | None = field(default=None, repr=False, compare=False)
+    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    source: tuple[ServiceFile, Log] | None = field(default=None, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process, as Spark's, go what was published and not the way to the log."""
-        return _received, (self.changes, self.entries, dict(self.lists))
+        return RuleRegistry, (self.changes, self.entries, self.lists)
 
     @property
     def change(self) -> int:
@@ -77,57 +69,40 @@ class RuleRegistry:
         return tuple(_entry(change, rule) for change in self.changes for rule in change.rules if rule.name == name)
 
     def took_effect(self, name: str, number: int) -> Mapping[int, Mapping[str, int]] | None:
-        """Where an entry of a rule came in: partition to the offset of each stream. None while it did not, anywhere."""
-        found = next((entry for entry in self.history(name) if entry.number == number), None)
-        return None if found is None or self.effects is None else self.effects.of(found) or None
+        """Where an entry came in, as the journals say: partition to the offset of each stream; None while nowhere."""
+        from samovar.tasks.replay.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
 
-
-def _received(changes: tuple[Change, ...], entries: tuple[RuleEntry, ...], lists: dict[str, Any]) -> RuleRegistry:
-    return RuleRegistry(changes, entries, MappingProxyType(lists))
-
-
-@dataclass(frozen=True)
-class Effects:
-    """Where changes came in, as the journals of the tasks say. They are read when it is asked for."""
-
-    settings: ServiceFile
-    log: Log
-
-    def of(self, entry: RuleEntry) -> dict[int, Mapping[str, int]]:
-        """Partition to offsets, in the stage that the rule runs in."""
-        topic = self._stages.get(entry.name, self.settings.journal.topic)
+        entry = next((entry for entry in self.history(name) if entry.number == number), None)
+        if entry is None or self.source is None:
+            return None
+        settings, log = self.source
+        topic = self._journals.get(name, settings.journal.topic)
+        known = log.topics([topic]).get(topic)
         found: dict[int, Mapping[str, int]] = {}
-        for partition, entries in self._journal(topic).items():
+        for partition in range(0 if known is None else known.partitions):
+            entries = standing(entries_of(log, TopicPartition(topic, partition)))
             first = next((each for each in entries if each.kind == "rules" and _is_at_work(entry, each)), None)
             if first is not None:
-                found[partition] = first.inputs
-        return found
+                found[partition] = dict(first.inputs)
+        return found or None
 
     @cached_property
-    def _stages(self) -> dict[str, str]:
+    def _journals(self) -> dict[str, str]:
         """Rule to the journal of its stage."""
         from samovar.service.topology.plans import rule_plans  # noqa: PLC0415 - it needs rulebooks itself
         from samovar.service.topology.topics import counted_topics, partitions_of  # noqa: PLC0415 - as above
 
-        existing = self.log.topics(counted_topics(self.settings))
-        plans = rule_plans(self.settings, partitions_of(self.settings, existing))
+        assert self.source is not None
+        settings, log = self.source
+        plans = rule_plans(settings, partitions_of(settings, log.topics(counted_topics(settings))))
         return {rule.id: plan.topics.journal for plan in plans for rule in plan.rules}
 
-    def _journal(self, topic: str) -> dict[int, list[JournalEntry]]:
-        from samovar.tasks.replay.rebuild import entries_of  # noqa: PLC0415 - it loads all that runs rules
 
-        known = self.log.topics([topic]).get(topic)
-        places = [TopicPartition(topic, each) for each in range(0 if known is None else known.partitions)]
-        return {at.partition: standing(entries_of(self.log, at)) for at in places}
-
-
-def _is_at_work(entry: RuleEntry, told: JournalEntry) -> bool:
-    """Whether a journal entry is at or after a rule's entry; what the folder had was at work before it was written
-    down.
-    """
-    if told.facts.get("book", 0) >= entry.change:
+def _is_at_work(entry: RuleEntry, journaled: JournalEntry) -> bool:
+    """Whether a journal entry is at or after a rule's; rules of the folder were at work before they were published."""
+    if journaled.facts.get("book", 0) >= entry.change:
         return True
-    rules = [(rule["id"], rule["version"]) for rule in told.facts["rules"]]
+    rules = [(rule["id"], rule["version"]) for rule in journaled.facts["rules"]]
     return entry.act == "seed" and (entry.name, entry.version) in rules
 
 
@@ -142,31 +117,13 @@ def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None)
     for change in changes:
         entries |= {rule.name: _entry(change, rule) for rule in change.rules}
         lists |= {name: tuple(each.items) for name, each in change.lists.items()}
-    book = RuleRegistry(tuple(changes), tuple(entries.values()), MappingProxyType(lists))
-    if log is None:
-        return book
-    effects = Effects(with_book(settings, book), log)
-    return RuleRegistry(book.changes, book.entries, book.lists, effects)
+    book = RuleRegistry(tuple(changes), tuple(entries.values()), lists)
+    return book if log is None else replace(book, source=(with_book(settings, book), log))
 
 
 def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
-    return RuleEntry(
-        rule.name,
-        rule.number,
-        rule.version,
-        rule.text,
-        rule.status,
-        change.author,
-        change.note,
-        change.at_ms,
-        change.number,
-        change.act,
-        rule.state,
-        rule.warm_from_ms,
-    )
-
-
-# ---------------------------------------------------------------- with the service file
+    made: dict[str, Any] = {"author": change.author, "note": change.note, "at_ms": change.at_ms, "act": change.act}
+    return RuleEntry(**vars(rule), **made, change=change.number)
 
 
 def with_rulebook(settings: ServiceFile, log: Log) -> ServiceFile:
@@ -175,9 +132,7 @@ def with_rulebook(settings: ServiceFile, log: Log) -> ServiceFile:
 
 
 def with_book(settings: ServiceFile, book: RuleRegistry) -> ServiceFile:
-    if not book.change:
-        return settings
-    return settings.with_attached(book)
+    return settings.with_attached(book) if book.change else settings
 
 
 def book_of(settings: ServiceFile) -> RuleRegistry | None:

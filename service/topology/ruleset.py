@@ -33,28 +33,24 @@ def rules_of(settings: ServiceFile, partitions: int | None = None) -> RuleSet:
     A service with tasks of its own need have no rules. Once rules were published, those are the ones.
     """
     if book_of(settings) is not None:
-        found = published_rules(settings)
-        check_types(found, settings.streams)
-        stages_of(found.rules, settings.streams, partitions or wanted_partitions(settings))
-        return found
-    if settings.tasks and not any(path.exists() for path in settings.rules):
+        rules = _published_rules(settings)
+    elif settings.tasks and not any(path.exists() for path in settings.rules):
         return RuleSet((), ())
-    try:
-        rules = load_set(
-            settings.rules, params=settings.params, lists=settings.lists, schema=schema_of(settings.streams)
-        )
-    except SettingError as error:
-        raise Refused("rule-settings", str(error), f"fix it in {settings.path}") from error
-    if rules.errors:
-        count = "an error" if len(rules.errors) == 1 else f"{len(rules.errors)} errors"
-        shown = rendered(rules.errors)
-        raise BadRules("rule-errors", f"the rules have {count}", "`samovar rules check` shows them too", shown)
+    else:
+        schema = schema_of(settings.streams)
+        try:
+            rules = load_set(settings.rules, params=settings.params, lists=settings.lists, schema=schema)
+        except SettingError as error:
+            raise Refused("rule-settings", str(error), f"fix it in {settings.path}") from error
+        if rules.errors:
+            what, hint = f"the rules have {_count(rules)}", "`samovar rules check` shows them too"
+            raise BadRules("rule-errors", what, hint, rendered(rules.errors))
     check_types(rules, settings.streams)
     stages_of(rules.rules, settings.streams, partitions or wanted_partitions(settings))
     return rules
 
 
-def published_rules(settings: ServiceFile) -> RuleSet:
+def _published_rules(settings: ServiceFile) -> RuleSet:
     """The rules of the rulebook, without errors."""
     book = book_of(settings)
     assert book is not None
@@ -64,15 +60,18 @@ def published_rules(settings: ServiceFile) -> RuleSet:
     findings = tuple(finding for one in loaded for finding in one.findings)
     rules = RuleSet(tuple(one.rule for one in loaded if one.rule is not None), findings)
     if rules.errors:
-        count = "an error" if len(rules.errors) == 1 else f"{len(rules.errors)} errors"
-        what = f"the published rules have {count} with this service file"
-        shown = rendered(rules.errors, texts)
-        if all(load_given(text, path, settings.params, lists).rule is not None for path, text in texts.items()):
-            hint = "`samovar rules plan` shows them all. Put the fields back, or publish rules without them first."
-            raise BadRules("schema-breaks-rules", what, hint, shown)
+        what = f"the published rules have {_count(rules)} with this service file"
+        code = "rule-errors"
         hint = "Mend the service file, or what was published: `samovar rules plan`, `samovar rules rollback`."
-        raise BadRules("rule-errors", what, hint, shown)
+        if all(load_given(text, path, settings.params, lists).rule is not None for path, text in texts.items()):
+            code = "schema-breaks-rules"
+            hint = "`samovar rules plan` shows them all. Put the fields back, or publish rules without them first."
+        raise BadRules(code, what, hint, rendered(rules.errors, texts))
     return rules
+
+
+def _count(rules: RuleSet) -> str:
+    return "an error" if len(rules.errors) == 1 else f"{len(rules.errors)} errors"
 
 
 def lists_of(settings: ServiceFile) -> dict[str, object]:
@@ -93,9 +92,6 @@ def wanted_partitions(settings: ServiceFile) -> int:
     """How many partitions the service file asks for."""
     given = (stream.partitions for stream in settings.streams.values())
     return next((count for count in given if count), DEFAULT_PARTITIONS)
-
-
-# ---------------------------------------------------------------- types and fields
 
 
 def schema_of(streams: Mapping[str, Stream]) -> Schema | None:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from samovar.common.errors import Refused
 from samovar.patterns.semantics.event_types import keyed_brackets, reads_all
 from samovar.patterns.semantics.schema import Schema
-from samovar.patterns.semantics.versioning import lasting_ms
 from samovar.patterns.syntax.tree import Field, Rule
 from samovar.service.config.models import Stream
 
@@ -40,10 +39,6 @@ class Stage:
     fields: dict[str, str | None]
     rules: list[Rule] = field(default_factory=list)
 
-    @property
-    def lasting_ms(self) -> int:
-        return max(map(lasting_ms, self.rules), default=0)
-
 
 def stages_of(rules: Iterable[Rule], streams: Mapping[str, Stream], partitions: int) -> list[Stage]:
     """The main stage, which may have no rule, and the others in the order of their names."""
@@ -54,8 +49,19 @@ def stages_of(rules: Iterable[Rule], streams: Mapping[str, Stream], partitions: 
         if fields is None:
             main.rules.append(rule)
             continue
-        stage = others.setdefault(_name(fields), Stage(_name(fields), {}))
-        _add(stage, rule, fields)
+        paths = dict.fromkeys(path for path in fields.values() if path is not None)
+        name = BY + ".".join(map(_slug, paths)) if paths else ONE_KEY
+        stage = others.setdefault(name, Stage(name, {}))
+        stage.rules.append(rule)
+        for stream, path in fields.items():
+            if stage.fields.setdefault(stream, path) != path:
+                raise Refused(
+                    "stage-clash",
+                    f"rule {rule.id} needs the stream {stream} by `{path}` in the stage {name}, where it is by"
+                    f" `{stage.fields[stream]}`",
+                    "Rename one of the two fields, or set `partitions: 1` for all streams.",
+                    rule.path,
+                )
     for stage in others.values():
         stage.fields = {name: stage.fields[name] for name in streams if name in stage.fields}
     return [main, *(others[name] for name in sorted(others))]
@@ -64,19 +70,6 @@ def stages_of(rules: Iterable[Rule], streams: Mapping[str, Stream], partitions: 
 def stage_of(rule: Rule, streams: Mapping[str, Stream], partitions: int) -> str:
     """The name of the stage that a rule runs in; that of the main one is empty."""
     return next(stage.name for stage in stages_of([rule], streams, partitions) if stage.rules)
-
-
-def _add(stage: Stage, rule: Rule, fields: Mapping[str, str | None]) -> None:
-    for name, path in fields.items():
-        if stage.fields.setdefault(name, path) != path:
-            raise Refused(
-                "stage-clash",
-                f"rule {rule.id} needs the stream {name} by `{path}` in the stage {stage.name}, where it is by"
-                f" `{stage.fields[name]}`",
-                "Rename one of the two fields, or set `partitions: 1` for all streams.",
-                rule.path,
-            )
-    stage.rules.append(rule)
 
 
 def topic_of(service: str, stream: str, stage: str) -> str:
@@ -91,26 +84,27 @@ def topic_of(service: str, stream: str, stage: str) -> str:
     return name
 
 
-# ---------------------------------------------------------------- what a rule needs
-
-
 def fields_of(rule: Rule, streams: Mapping[str, Stream]) -> dict[str, str | None] | None:
     """By stream, the field that its events must be forwarded by; None where all are in their partitions already."""
     places = [_at_place(rule, place, streams) for place in range(len(rule.form.by))]
-    for fields in places:
-        if fields is not None and all(_is_there(streams[name], path) for name, path in fields.items()):
+    plain = [fields for fields in places if fields is not None]
+    for fields in plain:
+        if all(streams[name].key == path and not streams[name].repartition for name, path in fields.items()):
             return None
     if not rule.form.by:
         return dict.fromkeys(streams_of(rule, streams))
-    first = next((fields for fields in places if fields is not None), None)
-    if first is None:
-        raise _computed(rule, streams)
-    return {name: first[name] for name in streams if name in first}
-
-
-def _is_there(stream: Stream, path: str) -> bool:
-    """Whether events with one value of a field are in one partition."""
-    return stream.key == path and not stream.repartition
+    if plain:
+        return {name: plain[0][name] for name in streams if name in plain[0]}
+    names = ", ".join(key.name for key in rule.form.by)
+    keyed = (f"the topic {streams[name].topic} is keyed by {streams[name].key}" for name in streams_of(rule, streams))
+    raise Refused(
+        "key-mismatch",
+        f"rule {rule.id} is by {names}, and its events cannot be sent on by that",
+        "Events are sent on by a plain field, the same in all steps that read one stream: write the key's value into a"
+        " field where the event is made; give event types that are keyed apart streams of their own; or set"
+        " `partitions: 1` for all streams.",
+        f"{rule.path}: {'; '.join(keyed)}",
+    )
 
 
 def _at_place(rule: Rule, place: int, streams: Mapping[str, Stream]) -> dict[str, str] | None:
@@ -162,27 +156,6 @@ def _may_have(name: str, stream: Stream, path: str) -> bool:
     return any(schema.kind(path, (event_type,)) is not None for event_type in schema.types)
 
 
-def _computed(rule: Rule, streams: Mapping[str, Stream]) -> Refused:
-    names = ", ".join(key.name for key in rule.form.by)
-    keyed = (f"the topic {streams[name].topic} is keyed by {streams[name].key}" for name in streams_of(rule, streams))
-    return Refused(
-        "key-mismatch",
-        f"rule {rule.id} is by {names}, and its events cannot be sent on by that",
-        "Events are sent on by a plain field, the same in all steps that read one stream: write the key's value into a"
-        " field where the event is made; give event types that are keyed apart streams of their own; or set"
-        " `partitions: 1` for all streams.",
-        f"{rule.path}: {'; '.join(keyed)}",
-    )
-
-
-# ---------------------------------------------------------------- names
-
-
-def _name(fields: Mapping[str, str | None]) -> str:
-    paths = dict.fromkeys(path for path in fields.values() if path is not None)
-    return BY + ".".join(map(_slug, paths)) if paths else ONE_KEY
-
-
 def _slug(path: str) -> str:
     """A field's name as part of a topic's; what cannot be in one makes way for a hash.
 
@@ -195,17 +168,14 @@ def _slug(path: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", plain) + "-" + hashlib.sha256(path.encode()).hexdigest()[:6]
 
 
-# ---------------------------------------------------------------- brackets and their streams
-
-
 def sources_of(event_type: str, streams: Mapping[str, Stream]) -> list[str]:
     """The streams that can hold events of a type."""
-    return [name for name, stream in streams.items() if _can_hold(event_type, name, stream)]
 
+    def can_hold(name: str, stream: Stream) -> bool:
+        if event_type == "any":
+            return True
+        if stream.type is None:
+            return event_type == name
+        return stream.fields is None or event_type in stream.fields
 
-def _can_hold(event_type: str, name: str, stream: Stream) -> bool:
-    if event_type == "any":
-        return True
-    if stream.type is None:
-        return event_type == name
-    return stream.fields is None or event_type in stream.fields
+    return [name for name, stream in streams.items() if can_hold(name, stream)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,8 +56,7 @@ class StateLocation:
         if wanted is not None and wanted not in names:
             hint = did_you_mean(wanted, names) or f"Stages are {', '.join(names)}."
             raise Refused("unknown-stage", f"the service has no stage `{wanted}`", hint)
-        found = [self.at(plan.stage) for plan in self.plans]
-        return [each for each in found if wanted is None or (each.stage or MAIN_NAME) == wanted]
+        return [replace(self, plan=plan) for plan in self.plans if wanted in (None, plan.stage or MAIN_NAME)]
 
     def shared_topics(self) -> set[str]:
         """Inputs that several stages read: the group's offset is that of the one furthest behind."""
@@ -91,35 +90,27 @@ class StateLocation:
                 raise Refused("unknown-partition", f"the service has no partition {partition}", hint)
         return sorted(set(partitions)) or list(range(self.partitions))
 
-    def present(self, partitions: Sequence[int] = ()) -> list[int]:
-        """Partitions of this stage whose store is on this machine."""
-        return [each for each in self.chosen(partitions) if is_store(self.store(each))]
-
     def found(self, partitions: Sequence[int] = (), stage: str | None = None) -> list[tuple[StateLocation, int]]:
         """All stores on this machine, of all stages or of one; refused where there is none."""
-        if is_store(self.state):
-            return [self._of_store()]
-        found = [(site, each) for site in self.stages(stage) for each in site.present(partitions)]
+        if is_store(self.state):  # a single store: which changelog it follows says whose it is
+            with reading(self.state) as store:
+                following = following_of(store)
+            if following is None:
+                return [(self, 0)]
+            own = [plan.stage for plan in self.plans if plan.topics.changelog == following.topic]
+            return [(self.at(own[0] if own else MAIN), following.partition)]
+        chosen = [(site, each) for site in self.stages(stage) for each in site.chosen(partitions)]
+        found = [(site, each) for site, each in chosen if is_store(site.store(each))]
         if not found:
             hint = "`samovar run` makes stores, `samovar restore` brings them back; `--store DIR` reads others."
             raise StoreMissing("there is no store here", self.state, hint)
         return found
 
-    def _of_store(self) -> tuple[StateLocation, int]:
-        """Of a single store: which changelog it follows says whose it is."""
-        with reading(self.state) as store:
-            following = following_of(store)
-        if following is None:
-            return self, 0
-        own = [plan.stage for plan in self.plans if plan.topics.changelog == following.topic]
-        return self.at(own[0] if own else MAIN), following.partition
-
 
 def site_of(settings: ServiceFile, log: Log, state: Path | None = None) -> StateLocation:
     """Nothing is made or changed: topics that are missing stay so."""
     settings = with_rulebook(settings, log)
-    existing = log.topics(counted_topics(settings))
-    partitions = partitions_of(settings, existing)
+    partitions = partitions_of(settings, log.topics(counted_topics(settings)))
     plans = tuple(plans_of(settings, partitions))
     return StateLocation(settings, log, plans[0], partitions, state or settings.state, plans)
 
@@ -129,17 +120,9 @@ def is_store(folder: Path) -> bool:
     return holds_rows(folder)
 
 
-@contextmanager
-def reading(folder: Path) -> Iterator[SecondaryStore]:
+def reading(folder: Path) -> closing[SecondaryStore]:
     """A store as it is now, anyone who has it open."""
-    store = SecondaryStore(folder)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-# ---------------------------------------------------------------- what is there
+    return closing(SecondaryStore(folder))
 
 
 @dataclass(frozen=True)
@@ -202,7 +185,3 @@ def digest_of(plan: Plan, store: Readable) -> str:
         return digest_of_task(store)
     watermark = watermark_of(position_of(store))
     return digest_of_rows(plan.program, rows_of(store), watermark, limits_of(plan), plan.tunables)
-
-
-def at_state(site: StateLocation, state: Path | None) -> StateLocation:
-    return site if state is None else replace(site, state=state)

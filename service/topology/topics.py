@@ -8,18 +8,17 @@ matter are checked. Alerts, late events and dead letters may be kept as long as 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from samovar.changelog.formats import heartbeat, redrives, rules_topic
-from samovar.changelog.log import Log, Topic, TopicSpec
+from samovar.changelog.log import Log, Topic, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
-from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.config.task_checks import emitted_topics
-from samovar.service.topology.plans import rule_plans
+from samovar.service.config.models import ServiceFile, emit_topics
+from samovar.service.topology.plans import rule_plans, task_forwards
 from samovar.service.topology.rule_registry import book_of, with_rulebook
 from samovar.service.topology.ruleset import has_rules, wanted_partitions
-from samovar.service.topology.user_tasks import task_forwards
 from samovar.tasks.model.plan import Forward
 
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's own default; a state's rows stay below it
@@ -49,19 +48,6 @@ def redrive_group(service: str) -> str:
 
 def sink_group(service: str, sink: str) -> str:
     return f"{service}-sink-{sink}"
-
-
-def ensure_topic(settings: ServiceFile, log: Log, role: TopicRole) -> None:
-    """Made where it is missing. Refused where it is otherwise, or missing with `topics: check`, with the way out."""
-    (spec,) = (each for each in single_topics(settings) if each.role is role)
-    found = log.topics([spec.name]).get(spec.name)
-    bootstrap = bootstrap_of(settings)
-    if found is not None:
-        refuse(list(mismatches(spec, found, bootstrap)))
-    elif settings.topics != "create" and bootstrap is not None:
-        refuse([missing(spec, bootstrap)])
-    else:
-        log.create([spec])
 
 
 def traffic_topic(service: str) -> str:
@@ -102,6 +88,16 @@ KAFKA_DEFAULTS = {
     "retention.ms": "604800000",
 }
 AT_LEAST = ("delete.retention.ms", "max.message.bytes", "min.compaction.lag.ms")
+# The settings that are checked; of other topics only the first. A letter or an event that its topic does not take would
+# stop the service for good.
+CHECKED = {
+    TopicRole.CHANGELOG: ("cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"),
+    TopicRole.JOURNAL: ("cleanup.policy", "retention.ms", "retention.bytes"),
+    **dict.fromkeys(
+        (TopicRole.REPARTITION, TopicRole.LATE, TopicRole.DEAD_LETTERS, TopicRole.RULES),
+        ("cleanup.policy", "max.message.bytes"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -135,66 +131,60 @@ def plan(
     """
     existing = existing or {}
     partitions = partitions_of(settings, existing)
-    make = _Making(settings, partitions, existing)
     plans = rule_plans(settings, partitions) if stages and has_rules(settings) else []
     forwards = plans[0].forwards if plans else task_forwards(settings, partitions) if stages else ()
     names = [*(each.stage for each in plans[1:]), *settings.tasks] if stages else []
-    letters = {"max_message_bytes": MAX_LETTER_BYTES}
-    return [
-        *map(make.input, settings.streams.values()),
-        make.kept(settings.alerts.topic, TopicRole.ALERTS, settings.alerts.retention_ms),
-        make.kept(settings.late.topic, TopicRole.LATE, settings.late.retention_ms, **letters),
-        make.kept(settings.dead_letters.topic, TopicRole.DEAD_LETTERS, settings.dead_letters.retention_ms, **letters),
-        make.changelog(settings.changelog.topic),
-        make.journal(settings.journal.topic),
-        *map(make.repartition, forwards),
-        *(make.changelog(f"{settings.changelog.topic}-{name}") for name in names),
-        *(make.journal(f"{settings.journal.topic}-{name}") for name in names),
-        *(make.kept(topic, TopicRole.EMITTED, kept_ms) for topic, kept_ms in emitted_topics(settings).items()),
-        *single_topics(settings),
-    ]
 
-
-@dataclass(frozen=True)
-class _Making:
-    """What the topics of one service have in common."""
-
-    settings: ServiceFile
-    partitions: int
-    existing: Mapping[str, Topic]
-
-    def planned(self, name: str, role: TopicRole, **given: str | int) -> PlannedTopic:
+    def planned(name: str, role: TopicRole, policy: str, **given: int) -> PlannedTopic:
         own = {key.replace("_", "."): str(value) for key, value in given.items()}
-        return PlannedTopic(
-            name, self.partitions, {**own, **_replicated(self.settings)}, self.settings.replication, role
-        )
+        own = {"cleanup.policy": policy, **own, **_replicated(settings)}
+        return PlannedTopic(name, partitions, own, settings.replication, role)
 
-    def kept(self, name: str, role: TopicRole, retention_ms: int, **given: str | int) -> PlannedTopic:
-        return self.planned(name, role, cleanup_policy="delete", retention_ms=retention_ms, **given)
+    def kept(name: str, role: TopicRole, retention_ms: int, **given: int) -> PlannedTopic:
+        return planned(name, role, "delete", retention_ms=retention_ms, **given)
 
-    def input(self, stream: Stream) -> PlannedTopic:
-        own = self.kept(stream.topic, TopicRole.INPUT, stream.retention_ms)
-        return replace(own, may_grow=self.settings.journal.topic in self.existing)
-
-    def changelog(self, name: str) -> PlannedTopic:
-        own = self.settings.changelog
-        return self.planned(
+    def changelog(name: str) -> PlannedTopic:
+        return planned(
             name,
             TopicRole.CHANGELOG,
-            cleanup_policy="compact",
-            min_compaction_lag_ms=own.min_compaction_lag_ms,
-            delete_retention_ms=own.delete_retention_ms,
+            "compact",
+            min_compaction_lag_ms=settings.changelog.min_compaction_lag_ms,
+            delete_retention_ms=settings.changelog.delete_retention_ms,
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
 
-    def journal(self, name: str) -> PlannedTopic:
-        return self.kept(name, TopicRole.JOURNAL, -1, retention_bytes=-1)
+    def journal(name: str) -> PlannedTopic:
+        return kept(name, TopicRole.JOURNAL, -1, retention_bytes=-1)
 
-    def repartition(self, forward: Forward) -> PlannedTopic:
+    def repartition(forward: Forward) -> PlannedTopic:
         """As long as the stream's own records, and for the largest of them."""
-        stream = self.settings.streams[forward.stream]
-        most_bytes = max(MAX_LETTER_BYTES, _most_bytes(self.existing.get(stream.topic)) + MAX_HEAD_BYTES)
-        return self.kept(forward.topic, TopicRole.REPARTITION, stream.retention_ms, max_message_bytes=most_bytes)
+        stream = settings.streams[forward.stream]
+        topic = existing.get(stream.topic)
+        largest = MAX_MESSAGE_BYTES if topic is None else int(_actual("max.message.bytes", topic))
+        most_bytes = max(MAX_LETTER_BYTES, largest + MAX_HEAD_BYTES)
+        return kept(forward.topic, TopicRole.REPARTITION, stream.retention_ms, max_message_bytes=most_bytes)
+
+    has_state, letters = settings.journal.topic in existing, settings.dead_letters
+    return [
+        *(
+            replace(kept(stream.topic, TopicRole.INPUT, stream.retention_ms), may_grow=has_state)
+            for stream in settings.streams.values()
+        ),
+        kept(settings.alerts.topic, TopicRole.ALERTS, settings.alerts.retention_ms),
+        kept(settings.late.topic, TopicRole.LATE, settings.late.retention_ms, max_message_bytes=MAX_LETTER_BYTES),
+        kept(letters.topic, TopicRole.DEAD_LETTERS, letters.retention_ms, max_message_bytes=MAX_LETTER_BYTES),
+        changelog(settings.changelog.topic),
+        journal(settings.journal.topic),
+        *map(repartition, forwards),
+        *(changelog(f"{settings.changelog.topic}-{name}") for name in names),
+        *(journal(f"{settings.journal.topic}-{name}") for name in names),
+        *(
+            kept(topic, TopicRole.EMITTED, settings.tasks[task].emits[to].retention_ms)
+            for task, topics in emit_topics(settings).items()
+            for to, topic in topics.items()
+        ),
+        *single_topics(settings),
+    ]
 
 
 def single_topics(settings: ServiceFile) -> list[PlannedTopic]:
@@ -239,10 +229,6 @@ def plan_here(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[P
     return plan(settings, log.topics(counted_topics(settings)), stages=stages)
 
 
-def _most_bytes(topic: Topic | None) -> int:
-    return int(_actual("max.message.bytes", topic)) if topic is not None else MAX_MESSAGE_BYTES
-
-
 # ---------------------------------------------------------------- as it is
 
 
@@ -258,43 +244,42 @@ def check(log: Log, specs: Sequence[PlannedTopic], bootstrap: str | None = None)
 
 def missing(spec: PlannedTopic, bootstrap: str | None) -> Mismatch:
     what = f"the topic {spec.name} ({spec.role}) does not exist"
-    fix = (
-        create_command(spec, bootstrap)
-        if bootstrap
-        else "`samovar run` makes it where the service file says `topics: create`"
-    )
-    return Mismatch("topic-missing", spec.name, what, fix)
+    fix = "`samovar run` makes it where the service file says `topics: create`"
+    return Mismatch("topic-missing", spec.name, what, create_command(spec, bootstrap) if bootstrap else fix)
 
 
 def mismatches(spec: PlannedTopic, topic: Topic, bootstrap: str | None) -> Iterator[Mismatch]:
     """All that an existing topic has against the plan."""
+    has = f"the topic {spec.name} ({spec.role}) has"
     has_others = topic.partitions < spec.partitions if spec.may_grow else topic.partitions != spec.partitions
     if spec.role in TASK_ROLES and has_others:
-        what = f"the topic {spec.name} ({spec.role}) has {topic.partitions} partitions, not {spec.partitions}"
-        yield Mismatch("topic-partitions", spec.name, what, _partitions_fix(spec, topic))
-    wrong = {name: spec.settings[name] for name in _checked(spec) if not _is_fine(name, spec, topic)}
+        fix = (
+            "the inputs' partition count changed under keyed state: bring it back, or give the service another name, "
+            "under which it makes its state anew"
+        )
+        if spec.role is TopicRole.INPUT:
+            fix = (
+                f"write `partitions: {topic.partitions}` for the stream; all inputs of a service need equally many, so "
+                "others must be made again with as many"
+            )
+        what = f"{has} {topic.partitions} partitions, not {spec.partitions}"
+        yield Mismatch("topic-partitions", spec.name, what, fix)
+    checked = CHECKED.get(spec.role, ("cleanup.policy",))
+    wrong = {name: spec.settings[name] for name in checked if not _is_fine(name, spec, topic)}
     if wrong:
         told = ", ".join(f"{name}={_actual(name, topic)} instead of {wanted}" for name, wanted in wrong.items())
-        what = f"the topic {spec.name} ({spec.role}) has {told}"
-        yield Mismatch("topic-settings", spec.name, what, _settings_fix(spec, wrong, bootstrap))
+        fix = "the embedded log keeps what a topic was made with: set the service file back, or take another topic"
+        if bootstrap is not None:
+            changes = ",".join(f"{name}={value}" for name, value in wrong.items())
+            fix = (
+                f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics "
+                f"--entity-name {spec.name} --add-config {changes}"
+            )
+        yield Mismatch("topic-settings", spec.name, f"{has} {told}", fix)
     if spec.role is not TopicRole.INPUT and topic.replication < spec.replication:
-        what = f"the topic {spec.name} ({spec.role}) has {topic.replication} replicas, not {spec.replication}"
+        what = f"{has} {topic.replication} replicas, not {spec.replication}"
         fix = f"add replicas with kafka-reassign-partitions.sh, or write `replication: {topic.replication}`"
         yield Mismatch("topic-replication", spec.name, what, fix)
-
-
-def _checked(spec: PlannedTopic) -> list[str]:
-    names = {
-        TopicRole.INPUT: ["cleanup.policy"],
-        TopicRole.CHANGELOG: ["cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"],
-        TopicRole.JOURNAL: ["cleanup.policy", "retention.ms", "retention.bytes"],
-        # A letter or an event that its topic does not take would stop the service for good.
-        TopicRole.REPARTITION: ["cleanup.policy", "max.message.bytes"],
-        TopicRole.LATE: ["cleanup.policy", "max.message.bytes"],
-        TopicRole.DEAD_LETTERS: ["cleanup.policy", "max.message.bytes"],
-        TopicRole.RULES: ["cleanup.policy", "max.message.bytes"],
-    }
-    return names.get(spec.role, ["cleanup.policy"])
 
 
 def _actual(name: str, topic: Topic) -> str:
@@ -337,10 +322,21 @@ def ensure(
     return specs
 
 
+def ensure_topic(settings: ServiceFile, log: Log, role: TopicRole) -> None:
+    """Made where it is missing. Refused where it is otherwise, or missing with `topics: check`, with the way out."""
+    (spec,) = (each for each in single_topics(settings) if each.role is role)
+    found = log.topics([spec.name]).get(spec.name)
+    bootstrap = bootstrap_of(settings)
+    if found is not None:
+        refuse(list(mismatches(spec, found, bootstrap)))
+    elif settings.topics != "create" and bootstrap is not None:
+        refuse([missing(spec, bootstrap)])
+    else:
+        log.create([spec])
+
+
 def ensure_inputs(log: Log, settings: ServiceFile) -> int:
-    """For one who only writes events: on Kafka that needs no right to write any other topic. Returns the number of
-    partitions that keys are placed among.
-    """
+    """For one who only writes events, and needs no other right. Returns how many partitions keys are placed among."""
     roles = tuple(TopicRole) if settings.log.kafka is None else (TopicRole.INPUT,)
     return ensure(log, settings, stages=False, roles=roles)[0].partitions
 
@@ -357,34 +353,55 @@ def refuse(found: Sequence[Mismatch]) -> None:
     raise Refused(first.code, first.what, first.fix, detail)
 
 
-# ---------------------------------------------------------------- what to do
-
-
-def _partitions_fix(spec: PlannedTopic, topic: Topic) -> str:
-    if spec.role is TopicRole.INPUT:
-        return (
-            f"write `partitions: {topic.partitions}` for the stream; all inputs of a service need equally many, so "
-            "others must be made again with as many"
-        )
-    return (
-        "the inputs' partition count changed under keyed state: bring it back, or give the service another name, "
-        "under which it makes its state anew"
-    )
-
-
-def _settings_fix(spec: PlannedTopic, wrong: Mapping[str, str], bootstrap: str | None) -> str:
-    if bootstrap is None:
-        return "the embedded log keeps what a topic was made with: set the service file back, or take another topic"
-    changes = ",".join(f"{name}={value}" for name, value in wrong.items())
-    return (
-        f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {spec.name} "
-        f"--add-config {changes}"
-    )
-
-
 def create_command(spec: PlannedTopic, bootstrap: str) -> str:
     settings = "".join(f" --config {name}={value}" for name, value in spec.settings.items())
     return (
         f"kafka-topics.sh --bootstrap-server {bootstrap} --create --topic {spec.name} "
         f"--partitions {spec.partitions} --replication-factor {spec.replication}{settings}"
     )
+
+
+# ---------------------------------------------------------------- inputs that have grown
+
+GROWN_FIX = (
+    "partitions cannot be taken away again. Either write `repartition: true` for the stream and give the service"
+    " another name: it folds all partitions from the beginning. Or let producers place keys among the partitions that"
+    " are read, bring the records of the others there, and put the moved ones back: `samovar dlq redrive --reason"
+    " key-moved`"
+)
+
+
+@dataclass(frozen=True)
+class GrownInput:
+    """`unread` are the records in partitions that the service does not read."""
+
+    stream: str
+    topic: str
+    read: int
+    partitions: int
+    unread: int
+
+    @property
+    def text(self) -> str:
+        return (
+            f"input-grown: {self.topic} has {self.partitions} partitions, and the state of the service was made with"
+            f" {self.read}: {self.unread:,} records in the others are not read"
+        )
+
+    def data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def grown_inputs(settings: ServiceFile, log: Log) -> list[GrownInput]:
+    existing = log.topics(counted_topics(settings))
+    if settings.journal.topic not in existing:
+        return []
+    read = partitions_of(settings, existing)
+    found = []
+    for name, stream in settings.streams.items():
+        topic = existing.get(stream.topic)
+        if topic is not None and topic.partitions > read:
+            beyond = [TopicPartition(topic.name, number) for number in range(read, topic.partitions)]
+            unread = sum(end - begin for begin, end in log.bounds(beyond).values())
+            found.append(GrownInput(name, topic.name, read, topic.partitions, unread))
+    return found

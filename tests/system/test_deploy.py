@@ -25,8 +25,7 @@ from typing import Any
 import pytest
 
 from samovar.changelog.broker.process import free_port
-from samovar.service.config.layers import unknown_variables
-from samovar.service.config.loading import load_service
+from samovar.service.config.loading import load_service, unknown_variables
 from tests.support.deploy_files import (
     DEPLOY,
     Query,

@@ -18,8 +18,7 @@ from typing import Protocol
 from samovar.changelog.log import Delivery, GroupConfig, Log, Member, Records, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.service.alerts.index import Alert, read_alert
-from samovar.service.config.models import ServiceFile
-from samovar.service.config.sinks import SinkSettings
+from samovar.service.config.models import ServiceFile, SinkSettings
 from samovar.service.topology.topics import sink_group
 
 POLL_RECORDS = 200

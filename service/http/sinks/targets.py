@@ -27,7 +27,7 @@ import httpx2
 
 from samovar.common.folders import opened_private
 from samovar.service.alerts.index import Alert
-from samovar.service.config.sinks import SinkSettings
+from samovar.service.config.models import SinkSettings
 
 FIRST_S = 0.5
 REFUSED_TRIES = 5

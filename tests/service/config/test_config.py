@@ -13,8 +13,16 @@ from typer.testing import CliRunner, Result
 
 from samovar.common.errors import Refused
 from samovar.service.cli.main import app
-from samovar.service.config.layers import OTHERS, OTHERS_BEGIN, PREFIX, names_of_settings, unknown_variables
-from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
+from samovar.service.config.loading import (
+    OTHERS,
+    OTHERS_BEGIN,
+    PREFIX,
+    BadServiceFile,
+    ServiceFile,
+    allowed_names,
+    load_service,
+    unknown_variables,
+)
 from tests.service.config.test_service_file_page import keys_of
 from tests.support.project import ROOT
 
@@ -146,7 +154,7 @@ def test_every_setting_is_shown_with_where_it_came_from(config: Path) -> None:
     absent = {"kafka", "bootstrap", "client", "url", "class", "emits", "stores", "ttl", "window"}
     absent |= {"file", "max_backoff", "per", "secret", "timeout"}  # of a sink, and of a storm guard
     absent |= {"cert", "ca"}  # of TLS
-    inner = set(names_of_settings()) & {name.split(".")[0] for name in rows}
+    inner = set(allowed_names()) & {name.split(".")[0] for name in rows}
     assert set(keys_of(ServiceFile)) - last - inner - absent - {"embedded"} == set()
 
 
@@ -205,7 +213,7 @@ def test_check_warns_of_variables_that_are_no_settings(config: Path) -> None:
 
 def test_every_variable_that_samovar_reads_is_a_setting_or_known_as_none() -> None:
     """A variable read past the settings would be documented nowhere."""
-    own = {PREFIX + name.upper() for name in names_of_settings()}
+    own = {PREFIX + name.upper() for name in allowed_names()}
     read = set()
     for folder in ("changelog", "common", "patterns", "service", "state", "tasks"):
         for path in (ROOT / folder).rglob("*.py"):

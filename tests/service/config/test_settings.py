@@ -17,9 +17,8 @@ from samovar.common.errors import Refused
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.tree import Span
 from samovar.service.config import models
-from samovar.service.config.layers import allowed_names
-from samovar.service.config.loading import BadServiceFile, ServiceFile, load_service
-from samovar.service.config.types import is_secret
+from samovar.service.config.loading import BadServiceFile, ServiceFile, allowed_names, load_service
+from samovar.service.config.values import is_secret
 from samovar.service.topology.ruleset import rules_of, schema_of
 from tests.support.project import ROOT
 

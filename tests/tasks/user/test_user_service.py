@@ -12,8 +12,8 @@ import pytest
 from samovar.common.errors import Refused
 from samovar.service.config.loading import BadServiceFile, load_service
 from samovar.service.topology.acls import rights
+from samovar.service.topology.plans import spec_of
 from samovar.service.topology.topics import plan
-from samovar.service.topology.user_tasks import spec_of
 from samovar.state.rocks import RocksStore
 from samovar.state.stack import ROWS, namespace
 from samovar.tasks.rules.timer_index import time_bytes

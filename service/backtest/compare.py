@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from samovar.patterns.engine.order import NO_TIME
 from samovar.service.backtest.current import CONFIRMED, FALSE_ALARM
 from samovar.service.backtest.finds import MatchColumns
 
@@ -31,37 +32,35 @@ class ComparedRows:
     kept: MatchColumns  # of the service's alerts, those that are there again
 
 
-def compare(found: MatchColumns, current: MatchColumns, horizons: Mapping[int, int] | None) -> ComparedRows:
+def compare(found: MatchColumns, current: MatchColumns, horizons: Mapping[int, int]) -> ComparedRows:
     """Without horizons the service never ran, and everything is ahead of it."""
-    behind = _behind(found, horizons)
-    ahead = int((~behind).sum())
-    found, current = found.where(behind), current.where(_behind(current, horizons))
+    ahead = len(found)
+    found, current = _behind(found, horizons), _behind(current, horizons)
+    ahead -= len(found)
     exact_found = np.isin(found["moment"], current["moment"])
     exact_current = np.isin(current["moment"], found["moment"])
     left, right = found.where(~exact_found), current.where(~exact_current)
     moved_left, moved_right = _meeting(left, right)
-    gone_places = np.zeros(len(current), bool)
-    gone_places[np.flatnonzero(~exact_current)[~moved_right]] = True
+    is_gone = np.zeros(len(current), bool)
+    is_gone[np.flatnonzero(~exact_current)[~moved_right]] = True
+    moved = int(moved_left.sum())
     return ComparedRows(
         new=left.where(~moved_left),
-        gone=current.where(gone_places),
-        same=int(exact_found.sum()) + int(moved_left.sum()),
-        moved=int(moved_left.sum()),
+        gone=current.where(is_gone),
+        same=int(exact_found.sum()) + moved,
+        moved=moved,
         ahead=ahead,
-        kept=current.where(~gone_places),
+        kept=current.where(~is_gone),
     )
 
 
-def _behind(rows: MatchColumns, horizons: Mapping[int, int] | None) -> Mask:
-    """Which rows the service must have seen. Of a row with no partition, the one that is furthest counts."""
-    if not horizons:
-        return np.zeros(len(rows), bool)
-    limits = np.full(len(rows), max(horizons.values()), np.int64)
+def _behind(rows: MatchColumns, horizons: Mapping[int, int]) -> MatchColumns:
+    """The rows that the service must have seen. Of a row with no partition, the one that is furthest counts."""
+    limits = np.full(len(rows), max(horizons.values(), default=NO_TIME), np.int64)
     for partition in np.unique(rows["partition"]).tolist():
         if partition >= 0:
-            limits[rows["partition"] == partition] = horizons.get(partition, -(1 << 62))
-    behind: Mask = rows["at"] < limits
-    return behind
+            limits[rows["partition"] == partition] = horizons.get(partition, NO_TIME)
+    return rows.where(rows["at"] < limits)
 
 
 def _meeting(left: MatchColumns, right: MatchColumns) -> tuple[Mask, Mask]:
@@ -89,37 +88,37 @@ def _by_key_and_time(rows: MatchColumns) -> list[tuple[int, int, int, int]]:
 
 @dataclass(frozen=True)
 class Marks:
-    """How good a rule is, by the labels of the service's alerts. None where nothing is labelled so.
+    """How good a rule is, by the labels of the service's alerts.
 
     Of the new rule, only matches that the service had as alerts can be labelled; `unlabelled` are all the others.
     """
 
+    precision: float | None  # None where nothing is labelled so
+    recall: float | None
+    precision_before: float | None
     confirmed: int
     false_alarms: int
     confirmed_kept: int
     false_alarms_kept: int
     unlabelled: int
 
-    @property
-    def precision_before(self) -> float | None:
-        return _share(self.confirmed, self.confirmed + self.false_alarms)
-
-    @property
-    def precision(self) -> float | None:
-        return _share(self.confirmed_kept, self.confirmed_kept + self.false_alarms_kept)
-
-    @property
-    def recall(self) -> float | None:
-        return _share(self.confirmed_kept, self.confirmed)
-
 
 def marks_of(compared: ComparedRows) -> Marks:
     kept, gone = compared.kept["mark"], compared.gone["mark"]
-    confirmed, alarms = (int((kept == label).sum()) for label in (CONFIRMED, FALSE_ALARM))
-    lost, avoided = (int((gone == label).sum()) for label in (CONFIRMED, FALSE_ALARM))
-    unlabelled = compared.same + len(compared.new) - confirmed - alarms
-    return Marks(confirmed + lost, alarms + avoided, confirmed, alarms, max(0, unlabelled))
+    confirmed_kept, false_alarms_kept = (int((kept == label).sum()) for label in (CONFIRMED, FALSE_ALARM))
+    confirmed = confirmed_kept + int((gone == CONFIRMED).sum())
+    false_alarms = false_alarms_kept + int((gone == FALSE_ALARM).sum())
 
+    def share(part: int, whole: int) -> float | None:
+        return part / whole if whole else None
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+    return Marks(
+        precision=share(confirmed_kept, confirmed_kept + false_alarms_kept),
+        recall=share(confirmed_kept, confirmed),
+        precision_before=share(confirmed, confirmed + false_alarms),
+        confirmed=confirmed,
+        false_alarms=false_alarms,
+        confirmed_kept=confirmed_kept,
+        false_alarms_kept=false_alarms_kept,
+        unlabelled=max(0, compared.same + len(compared.new) - confirmed_kept - false_alarms_kept),
+    )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from samovar.changelog.log import Log, TopicPartition
 from samovar.service.backtest.current import read_between
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.read import TopicRecord, field, readable_by, rows
+from samovar.service.query.read import field, readable_by, rows
 
-EVENTS_SHOWN = 8  # of one match
+MAX_EVENTS = 8  # of one match
 
 
 @dataclass(frozen=True)
-class ShownEvent:
+class ExampleEvent:
     """An event of a match. `value` is None where the log no longer has it."""
 
     step: str
@@ -30,15 +30,11 @@ class Example:
     """A match, some of its events, and how many it has in all."""
 
     match: Mapping[str, Any]
-    events: tuple[ShownEvent, ...]
+    events: tuple[ExampleEvent, ...]
     total: int
 
     def to_json(self) -> dict[str, Any]:
-        events = [
-            {"step": each.step, "topic": each.topic, "partition": each.partition, "offset": each.offset}
-            | {"value": each.value}
-            for each in self.events
-        ]
+        events = [asdict(each) for each in self.events]
         return {"match": dict(self.match), "events": events, "events_total": self.total}
 
 
@@ -47,22 +43,14 @@ def with_events(log: Log, settings: ServiceFile, matches: Iterable[Mapping[str, 
     readable = readable_by(settings)
     for match in matches:
         places = [(step, place) for step, listed in match["steps"].items() for place in listed]
-        half = EVENTS_SHOWN // 2
-        shown = places if len(places) <= EVENTS_SHOWN else [*places[:half], *places[-half:]]
+        half = MAX_EVENTS // 2
+        shown = places if len(places) <= MAX_EVENTS else [*places[:half], *places[-half:]]
         events = []
         for step, (topic, partition, offset) in shown:
-            record = _record(log, TopicPartition(topic, partition), offset)
+            at = TopicPartition(topic, partition)
+            begin, end = log.bounds([at])[at]
+            found = read_between(log, at, offset, offset + 1) if begin <= offset < end else ()
+            record = next((each for records in found for each in rows(records) if each.offset == offset), None)
             value = None if record is None else field("value", readable(record).value, unpack=True).get("value")
-            events.append(ShownEvent(step, topic, partition, offset, value))
+            events.append(ExampleEvent(step, topic, partition, offset, value))
         yield Example(match, tuple(events), len(places))
-
-
-def _record(log: Log, at: TopicPartition, offset: int) -> TopicRecord | None:
-    begin, end = log.bounds([at])[at]
-    if not begin <= offset < end:
-        return None
-    for records in read_between(log, at, offset, offset + 1):
-        for record in rows(records):
-            if record.offset == offset:
-                return record
-    return None

@@ -1,4 +1,4 @@
-"""Matches put by for a comparison: numbers in memory, lines of JSON on disk. Some 40 bytes of memory a match."""
+"""Matches kept for a comparison: numbers in memory, lines of JSON on disk. Some 40 bytes of memory per match."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Finds:
         self._end = 0
 
     def add(self, found: FoldedMatch, mark: int = 0) -> None:
-        """Put a match by. `mark` is whatever the caller wants to know of it later."""
+        """Keeps a match. `mark` is whatever the caller wants to know of it later."""
         columns = self._columns.get(found.rule)
         if columns is None:
             columns = self._columns[found.rule] = {name: array("q") for name in COLUMNS}
@@ -41,7 +41,8 @@ class Finds:
         self._end += 4 + len(found.line)
 
     def of(self, rule: str) -> MatchColumns:
-        return MatchColumns({name: _array(self._columns.get(rule, {}).get(name)) for name in COLUMNS}, self)
+        columns = self._columns.get(rule, {})
+        return MatchColumns({name: np.array(columns.get(name, ()), np.int64) for name in COLUMNS}, self)
 
     def line(self, place: int) -> dict[str, Any]:
         """A match as it was, by its place."""
@@ -59,8 +60,7 @@ class MatchColumns:
     """The matches of one rule as columns: `key` and `moment` (key and time of detection) are hashes."""
 
     def __init__(self, columns: dict[str, Int64s], finds: Finds) -> None:
-        self._columns = columns
-        self._finds = finds
+        self._columns, self._finds = columns, finds
 
     def __len__(self) -> int:
         return len(self._columns["at"])
@@ -80,15 +80,11 @@ class MatchColumns:
         for place in self["place"][::step][:most].tolist():
             yield self._finds.line(place)
 
-    def counts(self, every_ms: int = DAY_MS) -> dict[int, int]:
-        """How many a day (in UTC) or another stretch of time, by its first ms."""
+    def counts(self, every_ms: int) -> dict[int, int]:
+        """How many per stretch of time, by its first ms."""
         places, counts = np.unique(self["at"] // every_ms, return_counts=True)
         return {int(place) * every_ms: int(count) for place, count in zip(places, counts, strict=True)}
 
 
 def hashed(data: bytes) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
-
-
-def _array(values: array[int] | None) -> Int64s:
-    return np.empty(0, np.int64) if values is None else np.array(values, np.int64)

@@ -12,12 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
@@ -32,7 +31,7 @@ from samovar.service.backtest.examples import Example, with_events
 from samovar.service.backtest.finds import DAY_MS, HOUR_MS, Finds, MatchColumns
 from samovar.service.backtest.fold import STATE_BYTES, Fold, FoldedMatch, Tally, run_fold
 from samovar.service.backtest.lanes import OffsetSpan
-from samovar.service.backtest.rules import ANY, Group, grouped, load_rules, warm_up_ms, with_any
+from samovar.service.backtest.rules import ANY, Group, any_variants, grouped, load_rules, warm_up_ms
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.stages import stages_of
@@ -75,10 +74,6 @@ class RuleResult:
     no_key: int
     examples: Mapping[str, tuple[Example, ...]]
 
-    @property
-    def is_known(self) -> bool:
-        return self.compared is not None
-
     def to_json(self) -> dict[str, Any]:
         compared = self.compared
         return {
@@ -95,31 +90,17 @@ class RuleResult:
             "new": len(compared.new) if compared else None,
             "gone": len(compared.gone) if compared else None,
             "not_compared": compared.ahead if compared else self.found,
-            "days": [_count_json(each) for each in self.days],
-            "labels": None if self.marks is None else _marks_json(self.marks),
+            "days": [
+                {"day": iso_time(each.start_ms)[:10], "found": each.found, "current": each.current}
+                for each in self.days
+            ],
+            "labels": None if self.marks is None else asdict(self.marks),
             "overlap_any": None if self.any_more is None else {"more": self.any_more, "dropped": self.any_dropped},
             "dropped": self.dropped,
             "suppressed": self.suppressed,
             "no_key": self.no_key,
             "examples": {kind: [each.to_json() for each in some] for kind, some in self.examples.items()},
         }
-
-
-def _count_json(count: TimeBucket) -> dict[str, Any]:
-    return {"day": iso_time(count.start_ms)[:10], "found": count.found, "current": count.current}
-
-
-def _marks_json(marks: Marks) -> dict[str, Any]:
-    return {
-        "precision": marks.precision,
-        "recall": marks.recall,
-        "precision_before": marks.precision_before,
-        "confirmed": marks.confirmed,
-        "false_alarms": marks.false_alarms,
-        "confirmed_kept": marks.confirmed_kept,
-        "false_alarms_kept": marks.false_alarms_kept,
-        "unlabelled": marks.unlabelled,
-    }
 
 
 @dataclass(frozen=True)
@@ -135,8 +116,11 @@ class Backtest:
     seconds: float
     notes: tuple[str, ...] = ()
 
+    @property
+    def events_per_s(self) -> float:
+        return self.tally.events / self.seconds if self.seconds else 0.0
+
     def to_json(self) -> dict[str, Any]:
-        rate = self.tally.events / self.seconds if self.seconds else 0.0
         return {
             "service": self.service,
             "engine": self.engine,
@@ -146,10 +130,18 @@ class Backtest:
             "dead": self.tally.dead,
             "late": self.tally.late,
             "seconds": round(self.seconds, 3),
-            "events_per_s": round(rate),
+            "events_per_s": round(self.events_per_s),
             "notes": list(self.notes),
             "rules": [each.to_json() for each in self.rules],
         }
+
+
+def run_here(
+    settings: ServiceFile, log: Log, folds: Sequence[Fold], tally: Tally, on_events: Callable[[int], None]
+) -> Iterator[FoldedMatch]:
+    """The local engine: one fold after the other."""
+    for fold in folds:
+        yield from run_fold(settings, log, fold, tally, on_events)
 
 
 @dataclass(frozen=True)
@@ -160,7 +152,7 @@ class BacktestOptions:
     examples: int = EXAMPLES
     state_bytes: int = STATE_BYTES
     engine: str = "local"
-    run: Engine | None = None  # None: here
+    run: Engine = run_here
 
 
 def backtest(
@@ -173,17 +165,27 @@ def backtest(
     asked: BacktestOptions | None = None,
 ) -> Backtest:
     """Run rules (files, folders, texts) over history, in event time from one moment up to, not including, another."""
-    asked = asked or BacktestOptions()
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise Refused("backtest-times", "it would begin after it ends", "Give --from an earlier time than --to.")
     begun = time.monotonic()
     loaded = load_rules(with_rulebook(settings, log), rules)
-    return _Running(settings, log, loaded, from_ms, to_ms, asked).run(on_progress, begun)
+    topics = [stream.topic for stream in settings.streams.values()]
+    known = log.topics(topics)
+    for topic in topics:
+        if topic not in known:
+            raise Refused(
+                "backtest-no-history",
+                f"the topic {topic} does not exist, so that there is no history",
+                f"Run the service, or `samovar produce {settings.path.name}`, first.",
+            )
+    partitions = partitions_of(settings, log.topics(counted_topics(settings)))
+    run = _BacktestRun(settings, log, loaded, from_ms, to_ms, asked or BacktestOptions(), partitions)
+    return run.run(on_progress, begun)
 
 
 @dataclass
-class _Running:
-    """A backtest on its way."""
+class _BacktestRun:
+    """One backtest: what it is over, and what it met so far."""
 
     settings: ServiceFile
     log: Log
@@ -191,171 +193,111 @@ class _Running:
     from_ms: int | None
     to_ms: int | None
     asked: BacktestOptions
+    partitions: int
     tally: Tally = field(default_factory=Tally)
     notes: list[str] = field(default_factory=list)
 
     def run(self, on_progress: OnProgress, begun: float) -> Backtest:
-        self.partitions = self._partitions()
         groups = grouped(self.settings, self.rules, self.partitions)
         folds = [fold for group in groups for fold in self._folds(group)]
-        with closing(Finds()) as finds, closing(Finds()) as before:
-            self._find(folds, finds, on_progress)
-            end_ms = self.to_ms if self.to_ms is not None else self.tally.largest + 1
-            apart = {rule.id for group in groups if group.apart for rule in group.rules}
-            names = {rule.id for rule in self.rules}
-            current = read_current(self.log, self.settings, names, apart, (self._begin_ms(), end_ms), before)
-            results = self._results(finds, current, end_ms)
-        self._note(current)
-        spent = time.monotonic() - begun
-        return Backtest(
-            self.settings.service,
-            self.asked.engine,
-            self.from_ms,
-            end_ms,
-            results,
-            self.tally,
-            spent,
-            tuple(self.notes),
-        )
-
-    def _begin_ms(self) -> int:
-        return NO_TIME if self.from_ms is None else self.from_ms
-
-    # ------------------------------------------------------------ what is read
-
-    def _partitions(self) -> int:
-        topics = [stream.topic for stream in self.settings.streams.values()]
-        known = self.log.topics(topics)
-        for topic in topics:
-            if topic not in known:
-                raise Refused(
-                    "backtest-no-history",
-                    f"the topic {topic} does not exist, so that there is no history",
-                    f"Run the service, or `samovar produce {self.settings.path.name}`, first.",
-                )
-        return partitions_of(self.settings, self.log.topics(counted_topics(self.settings)))
-
-    def _folds(self, group: Group) -> Iterator[Fold]:
-        rules = with_any(group.rules) if self.asked.overlap_any else group.rules
-        stretches = tuple(self._stretch(group, partition) for partition in range(self.partitions))
-        until_ms = END_OF_TIME if self.to_ms is None else self.to_ms
-        placed_in = self.partitions if group.apart else 1
-        for part in [(each,) for each in stretches] if group.apart else [stretches]:
-            yield Fold(rules, group.streams, part, until_ms, self.asked.state_bytes, placed_in)
-
-    def _stretch(self, group: Group, partition: int) -> OffsetSpan:
-        start, stop = {}, {}
-        for stream in group.streams:
-            at = TopicPartition(self.settings.streams[stream].topic, partition)
-            bounds = self.log.bounds([at])[at]
-            start[stream] = min(bounds.end, max(bounds.begin, self._first_offset(group, stream, at, bounds.begin)))
-            stop[stream] = bounds.end
-            if self.from_ms is not None and start[stream] == bounds.begin > 0:
-                self.notes.append(f"{at} begins at offset {bounds.begin:,}: what was before is no more there")
-        return OffsetSpan(partition, start, stop)
-
-    def _first_offset(self, group: Group, stream: str, at: TopicPartition, begin: int) -> int:
-        """No event after it is missed: event time is ahead of the log's by a bounded amount."""
-        if self.from_ms is None:
-            return begin
-        spec = self.settings.streams[stream]
-        back_ms = max(map(warm_up_ms, group.rules)) + spec.slack_ms + spec.max_future_skew_ms
-        return self.log.offset_at(at, max(0, self.from_ms - back_ms))
-
-    def _find(self, folds: Sequence[Fold], finds: Finds, on_progress: OnProgress) -> None:
         total, done = sum(fold.records for fold in folds), 0
 
-        def moved(records: int) -> None:
+        def on_events(records: int) -> None:
             nonlocal done
             done += records
             on_progress(done, total)
 
-        run = self.asked.run or run_here
-        for found in run(self.settings, self.log, folds, self.tally, moved):
-            finds.add(found)
+        with closing(Finds()) as finds, closing(Finds()) as before:
+            for match in self.asked.run(self.settings, self.log, folds, self.tally, on_events):
+                finds.add(match)
+            begin_ms = NO_TIME if self.from_ms is None else self.from_ms
+            end_ms = self.tally.max_event_time + 1 if self.to_ms is None else self.to_ms
+            names = {rule.id for rule in self.rules}
+            apart = {rule.id for group in groups if group.apart for rule in group.rules}
+            current = read_current(self.log, self.settings, names, apart, (begin_ms, end_ms), before)
+            stages: dict[str, StagePosition] = {}
+            for stage in stages_of(self.rules, self.settings.streams, self.partitions):
+                changelog = self.settings.changelog.topic + (f"-{stage.name}" if stage.name else "")
+                stages |= dict.fromkeys((rule.id for rule in stage.rules), reached(self.log, changelog))
+            results = []
+            for plan in compile_rules(self.rules).rules:
+                name = plan.rule.id
+                found, alerts, variant = (
+                    rows.between(begin_ms, end_ms)
+                    for rows in (finds.of(name), current.finds.of(name), finds.of(name + ANY))
+                )
+                is_known = name in stages[name].rules or len(alerts) > 0
+                compared = compare(found, alerts, stages[name].times) if is_known else None
+                results.append(self._result(plan.rule, plan.version, found, alerts, variant, compared, current))
+        if current.unreadable:
+            self.notes.append(f"{current.unreadable:,} records of {self.settings.alerts.topic} are not alerts")
+        service, seconds = self.settings.service, time.monotonic() - begun
+        notes = tuple(self.notes)
+        return Backtest(service, self.asked.engine, self.from_ms, end_ms, tuple(results), self.tally, seconds, notes)
 
-    # ------------------------------------------------------------ what it gives
-
-    def _results(self, finds: Finds, current: Current, end_ms: int) -> tuple[RuleResult, ...]:
-        program = compile_rules(self.rules)
-        stages = self._stages()
-        results = []
-        for plan in program.rules:
-            found, before, variant = (
-                rows.between(self._begin_ms(), end_ms)
-                for rows in (finds.of(plan.rule.id), current.finds.of(plan.rule.id), finds.of(plan.rule.id + ANY))
-            )
-            stage = stages[plan.rule.id]
-            is_known = plan.rule.id in stage.rules or len(before) > 0
-            compared = compare(found, before, stage.times) if is_known else None
-            results.append(self._result(plan.rule, plan.version, found, before, variant, compared, current))
-        return tuple(results)
-
-    def _stages(self) -> dict[str, StagePosition]:
-        """How far the stage of each rule has come."""
-        found: dict[str, StagePosition] = {}
-        for stage in stages_of(self.rules, self.settings.streams, self.partitions):
-            changelog = self.settings.changelog.topic + (f"-{stage.name}" if stage.name else "")
-            found |= dict.fromkeys((rule.id for rule in stage.rules), reached(self.log, changelog))
-        return found
+    def _folds(self, group: Group) -> Iterator[Fold]:
+        """What is read for a group of rules."""
+        spans = []
+        for partition in range(self.partitions):
+            start, stop = {}, {}
+            for name in group.streams:
+                stream = self.settings.streams[name]
+                at = TopicPartition(stream.topic, partition)
+                begin, end = self.log.bounds([at])[at]
+                start[name], stop[name] = begin, end
+                if self.from_ms is not None:
+                    # No event after it is missed: event time is ahead of the log's by a bounded amount.
+                    back_ms = max(map(warm_up_ms, group.rules)) + stream.slack_ms + stream.max_future_skew_ms
+                    first = self.log.offset_at(at, max(0, self.from_ms - back_ms))
+                    start[name] = min(end, max(begin, first))
+                    if start[name] == begin > 0:
+                        self.notes.append(f"{at} begins at offset {begin:,}: what was before is no more there")
+            spans.append(OffsetSpan(partition, start, stop))
+        rules = (*group.rules, *(any_variants(group.rules) if self.asked.overlap_any else ()))
+        until_ms = END_OF_TIME if self.to_ms is None else self.to_ms
+        placed_in = self.partitions if group.apart else 1
+        for part in [(span,) for span in spans] if group.apart else [tuple(spans)]:
+            yield Fold(rules, group.streams, part, until_ms, self.asked.state_bytes, placed_in)
 
     def _result(
         self,
         rule: Rule,
         version: str,
         found: MatchColumns,
-        before: MatchColumns,
+        alerts: MatchColumns,
         variant: MatchColumns,
         compared: ComparedRows | None,
         current: Current,
     ) -> RuleResult:
-        more = variant.where(_not_in(variant, found)) if _has_variant(rule, self.asked) else None
+        more = None
+        if self.asked.overlap_any and any_variants([rule]):
+            more = variant.where(~np.isin(variant["moment"], found["moment"]))
         chosen = {"found": found} if compared is None else {"new": compared.new, "gone": compared.gone}
         if more is not None and len(more):
             chosen["overlap_any"] = more
-        counted, days = self.tally, _counts(found, before, DAY_MS)
+        days = _buckets(found, alerts, DAY_MS)
         return RuleResult(
-            rule,
-            version,
-            len(found),
-            len(before),
-            compared,
-            current.versions.get(rule.id, {}),
-            days,
-            _counts(found, before, HOUR_MS) if len(days) <= FEW_DAYS else (),
-            marks_of(compared) if compared is not None and current.labelled else None,
-            None if more is None else len(more),
-            counted.dropped.get(rule.id + ANY, 0),
-            counted.dropped.get(rule.id, 0),
-            counted.suppressed.get(rule.id, 0),
-            counted.no_key.get(rule.id, 0),
-            {
+            rule=rule,
+            version=version,
+            found=len(found),
+            current=len(alerts),
+            compared=compared,
+            versions=current.versions.get(rule.id, {}),
+            days=days,
+            hours=_buckets(found, alerts, HOUR_MS) if len(days) <= FEW_DAYS else (),
+            marks=marks_of(compared) if compared is not None and current.labelled else None,
+            any_more=None if more is None else len(more),
+            any_dropped=self.tally.dropped[rule.id + ANY],
+            dropped=self.tally.dropped[rule.id],
+            suppressed=self.tally.suppressed[rule.id],
+            no_key=self.tally.no_key[rule.id],
+            examples={
                 kind: tuple(with_events(self.log, self.settings, rows.lines(self.asked.examples)))
                 for kind, rows in chosen.items()
             },
         )
 
-    def _note(self, current: Current) -> None:
-        if current.unreadable:
-            self.notes.append(f"{current.unreadable:,} records of {self.settings.alerts.topic} are not alerts")
 
-
-def run_here(
-    settings: ServiceFile, log: Log, folds: Sequence[Fold], tally: Tally, on_events: Callable[[int], None]
-) -> Iterator[FoldedMatch]:
-    """The local engine: one fold after the other."""
-    for fold in folds:
-        yield from run_fold(settings, log, fold, tally, on_events)
-
-
-def _has_variant(rule: Rule, asked: BacktestOptions) -> bool:
-    return asked.overlap_any and len(with_any([rule])) > 1
-
-
-def _not_in(rows: MatchColumns, others: MatchColumns) -> NDArray[np.bool_]:
-    return ~np.isin(rows["moment"], others["moment"])
-
-
-def _counts(found: MatchColumns, current: MatchColumns, every_ms: int) -> tuple[TimeBucket, ...]:
+def _buckets(found: MatchColumns, current: MatchColumns, every_ms: int) -> tuple[TimeBucket, ...]:
     here, there = found.counts(every_ms), current.counts(every_ms)
     return tuple(TimeBucket(start, here.get(start, 0), there.get(start, 0)) for start in sorted({*here, *there}))

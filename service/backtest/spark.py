@@ -1,4 +1,4 @@
-"""The engine of backtests that runs on Spark: a fold a task, by the function that the local engine runs.
+"""The engine of backtests that runs on Spark: one task per fold, by the function that the local engine runs.
 
 Each task gets its partitions in their order, of Kafka by Spark's own connector, and keeps its states as the local
 engine does; what it found comes back packed. A rule that is keyed by another field than its topics is one task over all
@@ -50,32 +50,30 @@ def engine_on(session: Callable[[], OpenSession], on_progress: OnProgress) -> En
     ) -> Iterator[FoldedMatch]:
         refuse_away(settings, session())
         total = sum(fold.records for fold in folds)
-        parts = [PartRanges(BacktestPart(settings, fold), _ranges(settings, fold)) for fold in folds]
+        parts = []
+        for fold in folds:
+            ranges = (
+                Range(TopicPartition(settings.streams[name].topic, span.partition), span.start[name], span.stop[name])
+                for span in fold.stretches
+                for name in fold.streams
+            )
+            parts.append(PartRanges(BacktestPart(settings, fold), tuple(ranges)))
         kafka = kafka_of(settings)
-        for made in spread_over(session(), "backtest", log, kafka, parts, do_fold, on_progress, total):
-            tally.add(made.tally)
-            for chunk in made.chunks:
+        for result in spread_over(session(), "backtest", log, kafka, parts, do_fold, on_progress, total):
+            tally.add(result.tally)
+            for chunk in result.chunks:
                 yield from (FoldedMatch(*row) for row in pickle.loads(zlib.decompress(chunk)))  # noqa: S301 - our executors'
 
     return run
 
 
-def _ranges(settings: ServiceFile, fold: Fold) -> tuple[Range, ...]:
-    topics = {stream: settings.streams[stream].topic for stream in fold.streams}
-    return tuple(
-        Range(TopicPartition(topic, each.partition), each.start[stream], each.stop[stream])
-        for each in fold.stretches
-        for stream, topic in topics.items()
-    )
-
-
 def do_fold(part: BacktestPart, tick: Ticker, feed: SparkFeed | None) -> BacktestPartResult:
-    """On an executor: run one fold."""
+    """Runs one fold, on an executor."""
     tally, read = Tally(), 0
     chunks: list[bytes] = []
     waiting: list[tuple[object, ...]] = []
 
-    def moved(records: int) -> None:
+    def on_events(records: int) -> None:
         nonlocal read
         read += records
         tick(read)
@@ -87,7 +85,7 @@ def do_fold(part: BacktestPart, tick: Ticker, feed: SparkFeed | None) -> Backtes
 
     with opened(part.settings) as own:
         log = own if feed is None else fed_log(own, feed)
-        for found in run_fold(part.settings, log, part.fold, tally, moved):
+        for found in run_fold(part.settings, log, part.fold, tally, on_events):
             waiting.append(tuple(found))
             if len(waiting) >= CHUNK:
                 pack()

@@ -17,10 +17,9 @@ from samovar.common.progress import Progress
 from samovar.service.auth.audit import record_export
 from samovar.service.auth.tokens import load_tokens
 from samovar.service.backtest.masking import masked_backtest
-from samovar.service.backtest.report import html
+from samovar.service.backtest.report import html, text_of
 from samovar.service.backtest.run import BacktestOptions, backtest
 from samovar.service.backtest.spark import engine_on
-from samovar.service.backtest.text import text_of
 from samovar.service.cli.options import instant
 from samovar.service.cli.refusals import REFUSED, told
 from samovar.service.cli.service import Json

@@ -80,16 +80,8 @@ class Tally:
     suppressed: Counter[str] = field(default_factory=Counter)
 
     @property
-    def events(self) -> int:
-        return sum(each.records for each in self.seen.values())
-
-    @property
-    def dead(self) -> int:
-        return sum(each.dead for each in self.seen.values())
-
-    @property
-    def late(self) -> int:
-        return sum(each.late for each in self.seen.values())
+    def totals(self) -> PartitionCounts:
+        return sum(self.seen.values(), PartitionCounts())
 
     def add_partition(self, place: tuple[str, int], counts: PartitionCounts) -> None:
         self.seen[place] = max(counts, self.seen.get(place, counts), key=lambda each: each.records)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from samovar.common.texts import counted
 from samovar.patterns.explain.draw.canvas import SEVERITIES
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.backtest.finds import DAY_MS, HOUR_MS
 from samovar.service.backtest.run import Backtest, RuleResult
-
-KINDS = {
-    "new": "New: found by this rule, and not by the service",
-    "gone": "Gone: alerts of the service that this rule does not find",
-    "found": "Found",
-    "overlap_any": "Only with overlap=any",
-}
-DAYS_SHOWN = 14  # in the terminal
 
 # The chart, in the units of its SVG.
 WIDTH, HEIGHT = 860, 200
@@ -33,24 +24,33 @@ HALF_LABEL = 32
 
 def html(backtest: Backtest) -> str:
     """The whole page."""
-    pages = Environment(
+    return _render("report.html.jinja", backtest)
+
+
+def text_of(backtest: Backtest) -> str:
+    """The same for the terminal."""
+    return _render("report.txt.jinja", backtest).removesuffix("\n")
+
+
+def _render(template: str, backtest: Backtest) -> str:
+    templates = Environment(
         loader=PackageLoader("samovar.service.backtest", ""),
-        autoescape=True,
+        autoescape=select_autoescape(["html.jinja"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    pages.filters |= {"commas": "{:,}".format, "percent": percent, "time": short_time, "value": _value}
-    begin, end, rate = *_span(backtest), f"{backtest.events_per_s:,.0f}/s, {backtest.engine}"
-    facts = [
-        f"{begin} to {end}, event time in UTC",
-        f"{counted(backtest.tally.events, 'event')} in {backtest.seconds:,.1f} s ({rate})",
-        *_set_aside(backtest),
-    ]
-    page = pages.get_template("report.html.jinja")
-    names = {"kinds": KINDS, "severities": SEVERITIES, "chart": _chart, "counted": counted, "sentence": sentence}
-    return page.render(backtest=backtest, facts=facts, **names)
+    templates.filters |= {"commas": "{:,}".format, "percent": percent, "time": short_time, "value": _value}
+    templates.globals |= {"chart": _chart, "counted": counted, "sentence": sentence}
+    totals = backtest.tally.totals
+    begin = "the beginning" if backtest.from_ms is None else short_time(backtest.from_ms)
+    return templates.get_template(template).render(
+        backtest=backtest,
+        span=(begin, short_time(backtest.to_ms)),
+        set_aside=[f"{count:,} {name}" for name, count in (("late", totals.late), ("dead", totals.dead)) if count],
+        severities=SEVERITIES,
+    )
 
 
 def _chart(result: RuleResult) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _chart(result: RuleResult) -> dict[str, Any]:
     most = _round_up(max(count for total in totals.values() for count in total.values()))
     lines = 4 if most % 4 == 0 else 2 if most % 2 == 0 else 1
     grid = [(most * line // lines, BOTTOM - (BOTTOM - TOP) * line / lines) for line in range(lines + 1)]
-    styles = ["found"] if result.compared is None else ["found", "current"]
+    styles = ["found"] if result.current is None else ["found", "current"]
     step = (RIGHT - LEFT) / len(totals)
     column = max(0.6, min(step * 0.82 / len(styles), MAX_COLUMN))
     bars, labels = [], []
@@ -99,81 +99,19 @@ def _round_up(number: int) -> int:
     return next(step * size for step in (1, 2, 4, 8, 10) if step * size >= number)
 
 
-def text_of(backtest: Backtest) -> Iterator[str]:
-    """The lines for the terminal."""
-    begin, end = _span(backtest)
-    yield f"{backtest.service}, {begin} to {end} (event time, UTC)"
-    read = f"{counted(backtest.tally.events, 'event')} in {backtest.seconds:,.1f} s, {backtest.events_per_s:,.0f}/s"
-    yield ", ".join([read, *_set_aside(backtest)])
-    yield from backtest.notes
-    for result in backtest.rules:
-        yield ""
-        yield from _rule_lines(result)
-
-
-def _rule_lines(result: RuleResult) -> Iterator[str]:
-    yield f"{result.rule.id} (version {result.version}, {result.rule.severity})"
-    yield f"  {sentence(result)}"
-    marks = result.marks
-    if marks is not None:
-        before = "" if marks.precision_before is None else f" (now {percent(marks.precision_before)})"
-        yield (
-            f"  precision {percent(marks.precision)}{before}, recall {percent(marks.recall)} of"
-            f" {marks.confirmed:,} confirmed; {marks.unlabelled:,} of what it finds has no label"
-        )
-    if result.any_more is not None:
-        dropped = f", and {result.any_dropped:,} partial matches beyond max_partials" if result.any_dropped else ""
-        yield f"  overlap=any would find {result.any_more:,} more{dropped}"
-    for count, text in (
-        (result.suppressed, "held back by suppress"),
-        (result.dropped, "partial matches, events or matches dropped by limits"),
-        (result.no_key, "events with no key for this rule"),
-    ):
-        if count:
-            yield f"  {count:,} {text}"
-    is_compared = result.compared is not None
-    if result.days:
-        yield "  day            found" + ("      now" if is_compared else "")
-    for day in result.days[-DAYS_SHOWN:]:
-        yield f"  {short_time(day.start_ms)[:10]} {day.found:>9,}" + (f"{day.current:>9,}" if is_compared else "")
-    if len(result.days) > DAYS_SHOWN:
-        yield f"  and {counted(len(result.days) - DAYS_SHOWN, 'day')} before; --json has all"
-    for kind, some in result.examples.items():
-        for match in (example.match for example in some):
-            key = ", ".join(f"{name}={value}" for name, value in match["key"].items())
-            message = f": {match['message']}" if match.get("message") else ""
-            yield f"  {kind.replace('_', '=')}: {key} at {short_time(match['at'])}{message}"
-
-
-# ---------------------------------------------------------------- words of both
-
-
 def sentence(result: RuleResult) -> str:
     """What came out, in a sentence."""
-    compared = result.compared
     found = counted(result.found, "alert")
-    if compared is None:
+    if result.current is None:
         return f"It finds {found}. The service has no rule of this name yet, so that there is nothing to compare."
-    moved = f" ({compared.moved:,} at another moment)" if compared.moved else ""
-    text = (
-        f"It finds {found}; the service found {result.current:,}. {compared.same:,}"
-        f" {'is' if compared.same == 1 else 'are'} the same{moved}, {len(compared.new):,} new,"
-        f" {len(compared.gone):,} gone."
-    )
-    if compared.ahead:
-        are = "is" if compared.ahead == 1 else "are"
-        text += f" {compared.ahead:,} {are} later than the service has come, and not compared."
+    moved = f" ({result.moved:,} at another moment)" if result.moved else ""
+    are = "is" if result.same == 1 else "are"
+    text = f"It finds {found}; the service found {result.current:,}. {result.same:,} {are} the same{moved}"
+    text += f", {result.new:,} new, {result.gone:,} gone."
+    if result.not_compared:
+        are = "is" if result.not_compared == 1 else "are"
+        text += f" {result.not_compared:,} {are} later than the service has come, and not compared."
     return text
-
-
-def _span(backtest: Backtest) -> tuple[str, str]:
-    begin = "the beginning" if backtest.from_ms is None else short_time(backtest.from_ms)
-    return begin, short_time(backtest.to_ms)
-
-
-def _set_aside(backtest: Backtest) -> list[str]:
-    counts = {"late": backtest.tally.late, "dead": backtest.tally.dead}
-    return [f"{count:,} {name}" for name, count in counts.items() if count]
 
 
 def _value(value: Any) -> str:

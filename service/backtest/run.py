@@ -56,51 +56,37 @@ class TimeBucket:
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What one rule found, next to what the service found by the rule of that name."""
+    """What one rule found, next to what the service found by the rule of that name. Fields are those of the JSON."""
 
     rule: Rule
     version: str
     found: int
-    current: int
-    compared: ComparedRows | None  # None: the service has no rule of this name
-    versions: Mapping[str, int]
+    current: int | None  # None, as the next counts: the service has no rule of this name
+    current_versions: Mapping[str, int]
+    same: int | None  # moved ones too
+    moved: int | None
+    new: int | None
+    gone: int | None
+    not_compared: int  # where the service has not come yet
     days: tuple[TimeBucket, ...]  # in UTC
-    hours: tuple[TimeBucket, ...]  # only where there are few days
-    marks: Marks | None
-    any_more: int | None  # None: it is not a sequence, or has `overlap=any` already
-    any_dropped: int
+    labels: Marks | None
+    overlap_any: Mapping[str, int] | None  # None: it is not a sequence, or has `overlap=any` already
     dropped: int
     suppressed: int
     no_key: int
     examples: Mapping[str, tuple[Example, ...]]
+    hours: tuple[TimeBucket, ...]  # only where there are few days
 
     def to_json(self) -> dict[str, Any]:
-        compared = self.compared
-        return {
-            "rule": self.rule.id,
-            "title": self.rule.title,
-            "severity": self.rule.severity,
-            "tags": list(self.rule.tags),
-            "version": self.version,
-            "found": self.found,
-            "current": self.current if compared else None,
-            "current_versions": dict(self.versions),
-            "same": compared.same if compared else None,
-            "moved": compared.moved if compared else None,
-            "new": len(compared.new) if compared else None,
-            "gone": len(compared.gone) if compared else None,
-            "not_compared": compared.ahead if compared else self.found,
-            "days": [
-                {"day": iso_time(each.start_ms)[:10], "found": each.found, "current": each.current}
-                for each in self.days
-            ],
-            "labels": None if self.marks is None else asdict(self.marks),
-            "overlap_any": None if self.any_more is None else {"more": self.any_more, "dropped": self.any_dropped},
-            "dropped": self.dropped,
-            "suppressed": self.suppressed,
-            "no_key": self.no_key,
-            "examples": {kind: [each.to_json() for each in some] for kind, some in self.examples.items()},
-        }
+        rule = self.rule
+        told = {"rule": rule.id, "title": rule.title, "severity": rule.severity, "tags": list(rule.tags)}
+        told |= {name: value for name, value in vars(self).items() if name not in ("rule", "hours")}
+        told["days"] = [
+            {"day": iso_time(each.start_ms)[:10], "found": each.found, "current": each.current} for each in self.days
+        ]
+        told["labels"] = None if self.labels is None else asdict(self.labels)
+        told["examples"] = {kind: [each.to_json() for each in some] for kind, some in self.examples.items()}
+        return told
 
 
 @dataclass(frozen=True)
@@ -118,17 +104,18 @@ class Backtest:
 
     @property
     def events_per_s(self) -> float:
-        return self.tally.events / self.seconds if self.seconds else 0.0
+        return self.tally.totals.records / self.seconds if self.seconds else 0.0
 
     def to_json(self) -> dict[str, Any]:
+        totals = self.tally.totals
         return {
             "service": self.service,
             "engine": self.engine,
             "from": self.from_ms,
             "to": self.to_ms,
-            "events": self.tally.events,
-            "dead": self.tally.dead,
-            "late": self.tally.late,
+            "events": totals.records,
+            "dead": totals.dead,
+            "late": totals.late,
             "seconds": round(self.seconds, 3),
             "events_per_s": round(self.events_per_s),
             "notes": list(self.notes),
@@ -269,32 +256,36 @@ class _BacktestRun:
         compared: ComparedRows | None,
         current: Current,
     ) -> RuleResult:
-        more = None
-        if self.asked.overlap_any and any_variants([rule]):
-            more = variant.where(~np.isin(variant["moment"], found["moment"]))
-        chosen = {"found": found} if compared is None else {"new": compared.new, "gone": compared.gone}
-        if more is not None and len(more):
-            chosen["overlap_any"] = more
+        name, tally, asked = rule.id, self.tally, self.asked
         days = _buckets(found, alerts, DAY_MS)
+        chosen = {"found": found} if compared is None else {"new": compared.new, "gone": compared.gone}
+        overlap_any = None
+        if asked.overlap_any and any_variants([rule]):
+            more = variant.where(~np.isin(variant["moment"], found["moment"]))
+            overlap_any = {"more": len(more), "dropped": tally.dropped[name + ANY]}
+            chosen |= {"overlap_any": more} if len(more) else {}
         return RuleResult(
             rule=rule,
             version=version,
             found=len(found),
-            current=len(alerts),
-            compared=compared,
-            versions=current.versions.get(rule.id, {}),
+            current=None if compared is None else len(alerts),
+            current_versions=dict(current.versions.get(name, {})),
+            same=None if compared is None else compared.same,
+            moved=None if compared is None else compared.moved,
+            new=None if compared is None else len(compared.new),
+            gone=None if compared is None else len(compared.gone),
+            not_compared=len(found) if compared is None else compared.ahead,
             days=days,
-            hours=_buckets(found, alerts, HOUR_MS) if len(days) <= FEW_DAYS else (),
-            marks=marks_of(compared) if compared is not None and current.labelled else None,
-            any_more=None if more is None else len(more),
-            any_dropped=self.tally.dropped[rule.id + ANY],
-            dropped=self.tally.dropped[rule.id],
-            suppressed=self.tally.suppressed[rule.id],
-            no_key=self.tally.no_key[rule.id],
+            labels=marks_of(compared) if compared is not None and current.labelled else None,
+            overlap_any=overlap_any,
+            dropped=tally.dropped[name],
+            suppressed=tally.suppressed[name],
+            no_key=tally.no_key[name],
             examples={
-                kind: tuple(with_events(self.log, self.settings, rows.lines(self.asked.examples)))
+                kind: tuple(with_events(self.log, self.settings, rows.lines(asked.examples)))
                 for kind, rows in chosen.items()
             },
+            hours=_buckets(found, alerts, HOUR_MS) if len(days) <= FEW_DAYS else (),
         )
 
 

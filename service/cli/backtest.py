@@ -79,7 +79,7 @@ def rules_backtest(
         found = found if pii else _masked(config, found)
         if html is not None:
             _write(config, html, found)
-    print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else _text(found), flush=True)
+    print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else text_of(found), flush=True)
 
 
 def _moment(option: str, text: str | None) -> int | None:
@@ -143,7 +143,3 @@ def _write(config: Path, path: Path, found: Backtest) -> None:
     settings = load_service(config)
     with opened(settings) as log:
         record_export(log, settings, "rules backtest", path)
-
-
-def _text(found: Backtest) -> str:
-    return "\n".join(text_of(found))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from samovar.patterns.engine.order import NO_TIME
 from samovar.service.backtest.current import CONFIRMED, FALSE_ALARM
-from samovar.service.backtest.finds import MatchColumns
+from samovar.service.backtest.finds import MatchRows
 
 Mask = NDArray[np.bool_]
 
@@ -24,46 +24,46 @@ Mask = NDArray[np.bool_]
 class ComparedRows:
     """Rows of both sides. `same` has as many on one side as alerts that are there again, moved ones too."""
 
-    new: MatchColumns
-    gone: MatchColumns
+    new: MatchRows
+    gone: MatchRows
     same: int
     moved: int
     ahead: int  # matches where the service has not come yet
-    kept: MatchColumns  # of the service's alerts, those that are there again
+    kept: MatchRows  # of the service's alerts, those that are there again
 
 
-def compare(found: MatchColumns, current: MatchColumns, horizons: Mapping[int, int]) -> ComparedRows:
+def compare(found: MatchRows, current: MatchRows, horizons: Mapping[int, int]) -> ComparedRows:
     """Without horizons the service never ran, and everything is ahead of it."""
     ahead = len(found)
     found, current = _behind(found, horizons), _behind(current, horizons)
     ahead -= len(found)
     exact_found = np.isin(found["moment"], current["moment"])
     exact_current = np.isin(current["moment"], found["moment"])
-    left, right = found.where(~exact_found), current.where(~exact_current)
+    left, right = found[~exact_found], current[~exact_current]
     moved_left, moved_right = _meeting(left, right)
     is_gone = np.zeros(len(current), bool)
     is_gone[np.flatnonzero(~exact_current)[~moved_right]] = True
     moved = int(moved_left.sum())
     return ComparedRows(
-        new=left.where(~moved_left),
-        gone=current.where(is_gone),
+        new=left[~moved_left],
+        gone=current[is_gone],
         same=int(exact_found.sum()) + moved,
         moved=moved,
         ahead=ahead,
-        kept=current.where(~is_gone),
+        kept=current[~is_gone],
     )
 
 
-def _behind(rows: MatchColumns, horizons: Mapping[int, int]) -> MatchColumns:
+def _behind(rows: MatchRows, horizons: Mapping[int, int]) -> MatchRows:
     """The rows that the service must have seen. Of a row with no partition, the one that is furthest counts."""
     limits = np.full(len(rows), max(horizons.values(), default=NO_TIME), np.int64)
     for partition in np.unique(rows["partition"]).tolist():
         if partition >= 0:
             limits[rows["partition"] == partition] = horizons.get(partition, NO_TIME)
-    return rows.where(rows["at"] < limits)
+    return rows[rows["at"] < limits]
 
 
-def _meeting(left: MatchColumns, right: MatchColumns) -> tuple[Mask, Mask]:
+def _meeting(left: MatchRows, right: MatchRows) -> tuple[Mask, Mask]:
     """Rows of one key whose stretches of time meet, each with at most one of the other side, the earliest first."""
     taken_left, taken_right = np.zeros(len(left), bool), np.zeros(len(right), bool)
     others = _by_key_and_time(right)
@@ -77,7 +77,7 @@ def _meeting(left: MatchColumns, right: MatchColumns) -> tuple[Mask, Mask]:
     return taken_left, taken_right
 
 
-def _by_key_and_time(rows: MatchColumns) -> list[tuple[int, int, int, int]]:
+def _by_key_and_time(rows: MatchRows) -> list[tuple[int, int, int, int]]:
     order = np.lexsort((rows["at"], rows["key"]))
     columns = [rows[name][order].tolist() for name in ("key", "at", "start")]
     return list(zip(*columns, order.tolist(), strict=True))

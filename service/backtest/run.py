@@ -20,7 +20,7 @@ import numpy as np
 
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
-from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.engine.compile import RulePlan, compile_rules
 from samovar.patterns.engine.matcher import END_OF_TIME
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.explain.key_trace import iso_time
@@ -28,7 +28,7 @@ from samovar.patterns.syntax.tree import Rule
 from samovar.service.backtest.compare import ComparedRows, Marks, compare, marks_of
 from samovar.service.backtest.current import Current, StagePosition, reached, read_current
 from samovar.service.backtest.examples import Example, with_events
-from samovar.service.backtest.finds import DAY_MS, HOUR_MS, Finds, MatchColumns
+from samovar.service.backtest.finds import DAY_MS, HOUR_MS, Finds, MatchRows
 from samovar.service.backtest.fold import STATE_BYTES, Fold, FoldedMatch, Tally, run_fold
 from samovar.service.backtest.lanes import OffsetSpan
 from samovar.service.backtest.rules import ANY, Group, any_variants, grouped, load_rules, warm_up_ms
@@ -209,13 +209,11 @@ class _BacktestRun:
             results = []
             for plan in compile_rules(self.rules).rules:
                 name = plan.rule.id
-                found, alerts, variant = (
-                    rows.between(begin_ms, end_ms)
-                    for rows in (finds.of(name), current.finds.of(name), finds.of(name + ANY))
-                )
+                found, alerts = finds.rows(name, begin_ms, end_ms), before.rows(name, begin_ms, end_ms)
                 is_known = name in stages[name].rules or len(alerts) > 0
                 compared = compare(found, alerts, stages[name].times) if is_known else None
-                results.append(self._result(plan.rule, plan.version, found, alerts, variant, compared, current))
+                variant = finds.rows(name + ANY, begin_ms, end_ms)
+                results.append(self._result(plan, finds, found, current, alerts, compared, variant))
         if current.unreadable:
             self.notes.append(f"{current.unreadable:,} records of {self.settings.alerts.topic} are not alerts")
         service, seconds = self.settings.service, time.monotonic() - begun
@@ -248,25 +246,29 @@ class _BacktestRun:
 
     def _result(
         self,
-        rule: Rule,
-        version: str,
-        found: MatchColumns,
-        alerts: MatchColumns,
-        variant: MatchColumns,
-        compared: ComparedRows | None,
+        plan: RulePlan,
+        finds: Finds,
+        found: MatchRows,
         current: Current,
+        alerts: MatchRows,
+        compared: ComparedRows | None,
+        variant: MatchRows,
     ) -> RuleResult:
-        name, tally, asked = rule.id, self.tally, self.asked
+        rule, name, tally, most = plan.rule, plan.rule.id, self.tally, self.asked.examples
         days = _buckets(found, alerts, DAY_MS)
-        chosen = {"found": found} if compared is None else {"new": compared.new, "gone": compared.gone}
+        if compared is None:
+            chosen = {"found": finds.some(found, most)}
+        else:
+            chosen = {"new": finds.some(compared.new, most), "gone": current.finds.some(compared.gone, most)}
         overlap_any = None
-        if asked.overlap_any and any_variants([rule]):
-            more = variant.where(~np.isin(variant["moment"], found["moment"]))
+        if self.asked.overlap_any and any_variants([rule]):
+            more = variant[~np.isin(variant["moment"], found["moment"])]
             overlap_any = {"more": len(more), "dropped": tally.dropped[name + ANY]}
-            chosen |= {"overlap_any": more} if len(more) else {}
+            if len(more):
+                chosen["overlap_any"] = finds.some(more, most)
         return RuleResult(
             rule=rule,
-            version=version,
+            version=plan.version,
             found=len(found),
             current=None if compared is None else len(alerts),
             current_versions=dict(current.versions.get(name, {})),
@@ -281,14 +283,15 @@ class _BacktestRun:
             dropped=tally.dropped[name],
             suppressed=tally.suppressed[name],
             no_key=tally.no_key[name],
-            examples={
-                kind: tuple(with_events(self.log, self.settings, rows.lines(asked.examples)))
-                for kind, rows in chosen.items()
-            },
+            examples={kind: tuple(with_events(self.log, self.settings, some)) for kind, some in chosen.items()},
             hours=_buckets(found, alerts, HOUR_MS) if len(days) <= FEW_DAYS else (),
         )
 
 
-def _buckets(found: MatchColumns, current: MatchColumns, every_ms: int) -> tuple[TimeBucket, ...]:
-    here, there = found.counts(every_ms), current.counts(every_ms)
-    return tuple(TimeBucket(start, here.get(start, 0), there.get(start, 0)) for start in sorted({*here, *there}))
+def _buckets(found: MatchRows, current: MatchRows, every_ms: int) -> tuple[TimeBucket, ...]:
+    counts: dict[int, dict[str, int]] = {}
+    for name, rows in (("found", found), ("current", current)):
+        places, sizes = np.unique(rows["at"] // every_ms, return_counts=True)
+        for place, size in zip(places.tolist(), sizes.tolist(), strict=True):
+            counts.setdefault(place * every_ms, {"found": 0, "current": 0})[name] = size
+    return tuple(TimeBucket(start, **count) for start, count in sorted(counts.items()))

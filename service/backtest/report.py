@@ -95,7 +95,7 @@ def _round_up(number: int) -> int:
     >>> [_round_up(n) for n in (1, 7, 63, 130, 990)]
     [1, 8, 80, 200, 1000]
     """
-    size = 10 ** (len(str(number)) - 1)
+    size: int = 10 ** (len(str(number)) - 1)
     return next(step * size for step in (1, 2, 4, 8, 10) if step * size >= number)
 
 

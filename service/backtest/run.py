@@ -79,8 +79,10 @@ class RuleResult:
 
     def to_json(self) -> dict[str, Any]:
         rule = self.rule
-        told = {"rule": rule.id, "title": rule.title, "severity": rule.severity, "tags": list(rule.tags)}
-        told |= {name: value for name, value in vars(self).items() if name not in ("rule", "hours")}
+        named = {"rule": rule.id, "title": rule.title, "severity": rule.severity, "tags": list(rule.tags)}
+        told: dict[str, Any] = named | {
+            name: value for name, value in vars(self).items() if name not in ("rule", "hours")
+        }
         told["days"] = [
             {"day": iso_time(each.start_ms)[:10], "found": each.found, "current": each.current} for each in self.days
         ]

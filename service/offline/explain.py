@@ -14,6 +14,7 @@ from samovar.patterns.engine.replay import BadLine, EventReplay, Lines
 from samovar.patterns.explain.captured_operands import value_text
 from samovar.patterns.explain.key_trace import KeyTrace, follow, iso_time, key_candidates
 from samovar.patterns.explain.why import explain as explained
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.offline.match import BAD_LINES, FINE, USAGE, EventFile, MatchRunOptions
 
 SHOWN_EVENTS = 200
@@ -25,30 +26,32 @@ def explain(program: Program, source: EventFile, options: MatchRunOptions, out: 
     blocks = source.repeatable()  # each rule and each reading of the key is a run of its own
     bad: dict[int, BadLine] = {}
     code = FINE
-    for plan in program.rules:
-        alone = compile_rules([plan.rule])
 
-        def feed(replay: EventReplay, alone: Program = alone) -> Iterator[Matches]:
+    def trace(rule: Rule, key: Any) -> KeyTrace:
+        alone = compile_rules([rule])
+
+        def feed(replay: EventReplay) -> Iterator[Matches]:
             lines = Lines(options.decoder(alone), lambda line: bad.update({line.number: line}))
             for block in blocks():
                 yield replay.feed(lines.take(block))
             yield replay.feed(lines.end())
             yield from replay.finish()
 
+        return follow(alone, key, feed, **options.replay)
+
+    for plan in program.rules:
         names = [key.name for key in plan.rule.form.by]
-        candidates: list[Any] = key_candidates(names, options.explain) if names else [()]
+        candidates = key_candidates(names, options.explain) if names else [()]
         if not candidates:
             err.write(
                 f"{plan.rule.id}: the key is {', '.join(names)}: write {','.join(f'{name}=...' for name in names)}\n"
             )
             code = USAGE
             continue
-        story = follow(alone, candidates[0], feed, **options.replay)
-        for key in candidates[1:]:
-            if story.events:
-                break
-            other = follow(alone, key, feed, **options.replay)
-            story = other if other.events else story
+        story = trace(plan.rule, candidates[0])
+        if not story.events:
+            others = (trace(plan.rule, key) for key in candidates[1:])
+            story = next((other for other in others if other.events), story)
         out.write((json_of(story) if options.json else text_of(story) + "\n").encode())
     for line in bad.values():
         err.write(f"{source.name}:{line}\n")

@@ -125,14 +125,14 @@ def publish(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note
 def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str) -> dict[str, RuleEntry]:
     """Writes any change; the entries of all rules after it."""
     changes = plan.changes(author, note, int(time.time() * 1000), fields_of(settings))
-    facts: dict[str, Any] = {"change": plan.number, "note": note}
+    touched: dict[str, Any] = {}
     if plan.rules:
-        facts["rules"] = {each.rule.name: each.rule.number for each in plan.rules}
+        touched["rules"] = {each.rule.name: each.rule.number for each in plan.rules}
     if plan.lists:
-        facts["lists"] = {
+        touched["lists"] = {
             name: {"added": list(each.added), "removed": list(each.removed)} for name, each in plan.lists.items()
         }
-    _write(settings, log, changes, author, "lists" if plan.lists else f"rules.{plan.act}", facts, base=plan.base)
+    _write(settings, log, changes, "lists" if plan.lists else f"rules.{plan.act}", touched, plan.base)
     return {entry.name: entry for entry in read_rulebook(settings, log).entries}
 
 
@@ -188,8 +188,7 @@ def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason:
     changes = [change]
     if not book.change:
         changes.insert(0, Change(1, "seed", ITSELF, now_ms, "", seeds_of(settings), {}, fields))
-    facts = {"change": change.number, "note": reason, "rules": {name: record.number}}
-    _write(settings, log, changes, ITSELF, "rules.quarantine", facts)
+    _write(settings, log, changes, "rules.quarantine", {"rules": {name: record.number}})
     return True
 
 
@@ -197,9 +196,8 @@ def _write(
     settings: ServiceFile,
     log: Log,
     changes: Sequence[Change],
-    author: str,
     what: str,
-    facts: Mapping[str, Any],
+    touched: Mapping[str, Any],
     base: int | None = None,
 ) -> None:
     """Writes changes and their audit record; refused where there was another change since `base`."""
@@ -212,7 +210,8 @@ def _write(
             "Nothing was written. Look at `samovar rules history`, and do it again.",
         )
     append_changes(log, settings.service, changes)
-    audit.record(log, settings, author, what, facts)
+    last = changes[-1]
+    audit.record(log, settings, last.author, what, {"change": last.number, "note": last.note, **touched})
 
 
 # ---------------------------------------------------------------- looking

@@ -74,7 +74,8 @@ def run_files(paths: Sequence[str], schema: Schema | None) -> Iterator[FileResul
         if one.rule is None:
             yield FileResult(one.findings[0].path, None, one.findings, ())
             continue
-        results, findings = (), one.findings
+        results: tuple[RuleTestResult, ...] = ()
+        findings = one.findings
         try:
             results = tuple(run_tests(one.rule))
         except (CompileError, RuleFailure) as error:

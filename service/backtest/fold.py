@@ -43,19 +43,19 @@ class Fold:
 
     rules: tuple[Rule, ...]
     streams: tuple[str, ...]
-    stretches: tuple[OffsetSpan, ...]
+    spans: tuple[OffsetSpan, ...]
     until_ms: int
     state_bytes: int = STATE_BYTES
     placed_in: int = 1  # partitions among which keys are placed, where one partition alone is folded
 
     @property
     def records(self) -> int:
-        return sum(stretch.records for stretch in self.stretches)
+        return sum(span.records for span in self.spans)
 
     @property
     def partition(self) -> int:
         """The partition that it is over; -1 where there are several."""
-        return self.stretches[0].partition if len(self.stretches) == 1 else -1
+        return self.spans[0].partition if len(self.spans) == 1 else -1
 
 
 class FoldedMatch(NamedTuple):
@@ -103,7 +103,7 @@ def run_fold(
     topics = OutputTopics("", "", "", settings.changelog.topic, settings.journal.topic)
     limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
     plan = Plan(settings.service, inputs, compile_rules(fold.rules), (), topics, *limits)
-    lanes = [Lane(log, plan, each, _journal(log, plan, each.partition), fold.until_ms) for each in fold.stretches]
+    lanes = [Lane(log, plan, each, _journal(log, plan, each.partition), fold.until_ms) for each in fold.spans]
     read = 0
     with (
         tempfile.TemporaryDirectory(prefix="samovar-backtest-") as folder,
@@ -124,7 +124,7 @@ def run_fold(
                 lane.close()
         for lane in lanes:
             for stream, counts in lane.counts.items():
-                tally.add_partition((stream, lane.stretch.partition), counts)
+                tally.add_partition((stream, lane.span.partition), counts)
         states.add_to_tally()
 
 

@@ -52,11 +52,9 @@ class PartitionCounts:
 class Lane:
     """A partition on its way through history. The source of truth for how far it is."""
 
-    def __init__(
-        self, log: Log, plan: Plan, stretch: OffsetSpan, entries: Sequence[JournalEntry], until_ms: int
-    ) -> None:
-        self.stretch, self.until_ms = stretch, until_ms
-        self.source = StreamSource(plan.inputs, plan.fields, stretch.partition)
+    def __init__(self, log: Log, plan: Plan, span: OffsetSpan, entries: Sequence[JournalEntry], until_ms: int) -> None:
+        self.span, self.until_ms = span, until_ms
+        self.source = StreamSource(plan.inputs, plan.fields, span.partition)
         self.source.replay()
         self.source.check_places(checked_streams(plan), None)  # as the live task puts such records aside
         self.watermark = self.source.watermark
@@ -66,12 +64,12 @@ class Lane:
         self._ended: set[str] = set()
         self._log = log
         for stream, source in self.source.sources.items():
-            source.next = stretch.start[stream]
+            source.next = span.start[stream]
 
     def _matters(self, entry: JournalEntry) -> bool:
         if entry.kind not in (*TIME_ENTRIES, SCHEMA) or entry.facts["stream"] not in self.source.sources:
             return False
-        start, stop = self.stretch.start, self.stretch.stop
+        start, stop = self.span.start, self.span.stop
         places = [(stream, at) for stream, at in entry.inputs.items() if stream in start]
         if any(at > stop[stream] for stream, at in places):
             return False
@@ -91,7 +89,7 @@ class Lane:
                     break
                 if entry.facts["stream"] not in self._ended:
                     yield self._advance(self.source.apply(entry).released)
-            yield from self._read(self.stretch.stop, to_the_end=True)
+            yield from self._read(self.span.stop, to_the_end=True)
             # There is no more: what still waits for event time.
             buffer = Buffer(len(self.source.fields), [0], [(0, 0)], {(0, 0): END_OF_TIME})
             _add_all(buffer, self.source.buffer.pending)
@@ -107,7 +105,7 @@ class Lane:
             stream = min(left, key=self.source.largest)
             source = self.source.sources[stream]
             if stream not in self._cursors:
-                at = TopicPartition(source.spec.topic, self.stretch.partition)
+                at = TopicPartition(source.spec.topic, self.span.partition)
                 self._cursors[stream] = PartitionCursor(self._log, at, source.next)
             records = self._cursors[stream].take(left[stream])
             if records is not None:

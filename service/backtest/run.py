@@ -47,7 +47,7 @@ Engine: TypeAlias = Callable[[ServiceFile, Log, Sequence[Fold], Tally, Callable[
 
 @dataclass(frozen=True)
 class TimeBucket:
-    """Alerts of a stretch of time that begins here."""
+    """Alerts of a span of time that begins here."""
 
     start_ms: int
     found: int
@@ -79,16 +79,16 @@ class RuleResult:
 
     def to_json(self) -> dict[str, Any]:
         rule = self.rule
-        named = {"rule": rule.id, "title": rule.title, "severity": rule.severity, "tags": list(rule.tags)}
-        told: dict[str, Any] = named | {
+        head = {"rule": rule.id, "title": rule.title, "severity": rule.severity, "tags": list(rule.tags)}
+        document: dict[str, Any] = head | {
             name: value for name, value in vars(self).items() if name not in ("rule", "hours")
         }
-        told["days"] = [
+        document["days"] = [
             {"day": iso_time(each.start_ms)[:10], "found": each.found, "current": each.current} for each in self.days
         ]
-        told["labels"] = None if self.labels is None else asdict(self.labels)
-        told["examples"] = {kind: [each.to_json() for each in some] for kind, some in self.examples.items()}
-        return told
+        document["labels"] = None if self.labels is None else asdict(self.labels)
+        document["examples"] = {kind: [each.to_json() for each in some] for kind, some in self.examples.items()}
+        return document
 
 
 @dataclass(frozen=True)

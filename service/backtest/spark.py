@@ -10,7 +10,8 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import islice
+from typing import TypeAlias
 
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.spark.connector_log import Range, SparkFeed, fed_log
@@ -25,21 +26,8 @@ from samovar.service.topology.logs import kafka_of, opened
 
 CHUNK = 20_000  # matches that are packed together
 
-
-@dataclass(frozen=True)
-class BacktestPart:
-    """One task's work."""
-
-    settings: ServiceFile
-    fold: Fold
-
-
-@dataclass(frozen=True)
-class BacktestPartResult:
-    """What came of it. A chunk is a list of matches, pickled and zipped."""
-
-    chunks: tuple[bytes, ...]
-    tally: Tally
+Part: TypeAlias = tuple[ServiceFile, Fold]  # one task's work
+PartResult: TypeAlias = tuple[list[bytes], Tally]  # chunks: lists of matches, pickled and zipped
 
 
 def engine_on(session: Callable[[], OpenSession], on_progress: OnProgress) -> Engine:
@@ -54,41 +42,32 @@ def engine_on(session: Callable[[], OpenSession], on_progress: OnProgress) -> En
         for fold in folds:
             ranges = (
                 Range(TopicPartition(settings.streams[name].topic, span.partition), span.start[name], span.stop[name])
-                for span in fold.stretches
+                for span in fold.spans
                 for name in fold.streams
             )
-            parts.append(PartRanges(BacktestPart(settings, fold), tuple(ranges)))
+            parts.append(PartRanges((settings, fold), tuple(ranges)))
         kafka = kafka_of(settings)
-        for result in spread_over(session(), "backtest", log, kafka, parts, do_fold, on_progress, total):
-            tally.add(result.tally)
-            for chunk in result.chunks:
+        for chunks, counted in spread_over(session(), "backtest", log, kafka, parts, do_fold, on_progress, total):
+            tally.add(counted)
+            for chunk in chunks:
                 yield from (FoldedMatch(*row) for row in pickle.loads(zlib.decompress(chunk)))  # noqa: S301 - our executors'
 
     return run
 
 
-def do_fold(part: BacktestPart, tick: Ticker, feed: SparkFeed | None) -> BacktestPartResult:
+def do_fold(part: Part, tick: Ticker, feed: SparkFeed | None) -> PartResult:
     """Runs one fold, on an executor."""
-    tally, read = Tally(), 0
-    chunks: list[bytes] = []
-    waiting: list[tuple[object, ...]] = []
+    settings, fold = part
+    chunks, tally, read = [], Tally(), 0
 
     def on_events(records: int) -> None:
         nonlocal read
         read += records
         tick(read)
 
-    def pack() -> None:
-        if waiting:
-            chunks.append(zlib.compress(pickle.dumps(waiting), 1))
-            waiting.clear()
-
-    with opened(part.settings) as own:
-        log = own if feed is None else fed_log(own, feed)
-        for found in run_fold(part.settings, log, part.fold, tally, on_events):
-            waiting.append(tuple(found))
-            if len(waiting) >= CHUNK:
-                pack()
-    pack()
+    with opened(settings) as own:
+        matches = run_fold(settings, own if feed is None else fed_log(own, feed), fold, tally, on_events)
+        while some := [tuple(match) for match in islice(matches, CHUNK)]:
+            chunks.append(zlib.compress(pickle.dumps(some), 1))
     tick(read, last=True)
-    return BacktestPartResult(tuple(chunks), tally)
+    return chunks, tally

@@ -47,7 +47,7 @@ from samovar.tasks.model.plan import Plan, PublishedRule
 from samovar.tasks.rules.migration import RuleMigration, migrate, rules_facts
 
 ITSELF = "samovar"  # the author of what the service does itself
-NOWHEN = 0  # a watermark for looking at a change: what it does does not depend on it
+ANY_WATERMARK = 0  # a watermark for looking at a change: what it does does not depend on it
 
 
 def plan_publish(
@@ -312,18 +312,18 @@ def planned(
                 f"the rules of a stage and their lists would have {size:,} bytes together, and {most:,} are the most",
                 "Disable rules that are not needed, or shorten the list.",
             )
-    standing: list[Plan] = []
+    current: list[Plan] = []
     with suppress(Refused):  # what was published before does not load: this change may be what repairs it
-        standing = rule_plans(with_book(settings, before), partitions)
-    stages, old_stages = [plan.stage for plan in plans], [plan.stage for plan in standing]
+        current = rule_plans(with_book(settings, before), partitions)
+    stages, old_stages = [plan.stage for plan in plans], [plan.stage for plan in current]
     return ChangePlan(
         base=book.change,
         act=act,
-        rules=_rule_changes(settings, partitions, before, standing, plans, records),
+        rules=_rule_changes(settings, partitions, before, current, plans, records),
         lists=lists,
         findings=findings,
         seeds=() if book.change else before.changes[0].rules,
-        new_stages=tuple(each for each in stages if standing and each not in old_stages),
+        new_stages=tuple(each for each in stages if current and each not in old_stages),
         gone_stages=tuple(each for each in old_stages if each not in stages),
     )
 
@@ -332,12 +332,12 @@ def _rule_changes(
     settings: ServiceFile,
     partitions: int,
     before: RuleRegistry,
-    standing: Sequence[Plan],
+    current: Sequence[Plan],
     wanted: Sequence[Plan],
     records: Sequence[RuleRecord],
 ) -> tuple[RuleChange, ...]:
     """What a change does to its rules, as `migrate` tells it; one of lists, to those that name them."""
-    old, new = _at_work(standing), _at_work(wanted)
+    old, new = _at_work(current), _at_work(wanted)
     entries = {entry.name: entry for entry in before.entries}
     if not records:  # rules whose version changes with a list; they are not published again
         records = [
@@ -350,7 +350,9 @@ def _rule_changes(
     counts = states_here(settings, list(stages), partitions) if stages else None
     stage_plans = {plan.stage: plan for plan in wanted}
     migrations = {
-        plan.stage: migrate(plan, stage_plans[plan.stage], NOWHEN) for plan in standing if plan.stage in stage_plans
+        plan.stage: migrate(plan, stage_plans[plan.stage], ANY_WATERMARK)
+        for plan in current
+        if plan.stage in stage_plans
     }
     changes = []
     for record in records:
@@ -391,4 +393,4 @@ def _cold_start_ms(name: str, plan: Plan, migration: RuleMigration | None) -> in
     if migration is None:  # a stage that begins with this change: nothing was forwarded to it before
         return cold_ms(next(each.rule for each in plan.program.rules if each.rule.id == name))
     rule = next(each for each in migration.plan.rules if each.id == name and not each.drains)
-    return 0 if rule.alerts_from_ms is None else rule.alerts_from_ms - NOWHEN
+    return 0 if rule.alerts_from_ms is None else rule.alerts_from_ms - ANY_WATERMARK

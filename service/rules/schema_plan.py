@@ -63,8 +63,8 @@ class SchemaPlan:
             }
             for each in self.rules
         ]
-        told = {"ok": self.ok, "fields": [asdict(each) for each in self.fields], "rules": rules}
-        return json.dumps(told, indent=2, ensure_ascii=False)
+        document = {"ok": self.ok, "fields": [asdict(each) for each in self.fields], "rules": rules}
+        return json.dumps(document, indent=2, ensure_ascii=False)
 
     def as_text(self) -> str:
         lines = [] if self.fields else ["the fields of all streams are as they were"]

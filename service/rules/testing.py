@@ -52,8 +52,8 @@ def rules_test(
     # A rule with errors counts as one test that failed.
     failed = sum(file.broken for file in files) + sum(not result.passed for file in files for result in file.results)
     if as_json:
-        told = {"passed": passed, "failed": failed, "files": [_file_json(file) for file in files]}
-        out.write(json.dumps(told, ensure_ascii=False) + "\n")
+        document = {"passed": passed, "failed": failed, "files": [_file_json(file) for file in files]}
+        out.write(json.dumps(document, ensure_ascii=False) + "\n")
     else:
         bare = sum(not file.results and not file.broken for file in files)
         total = f"{passed} passed, {failed} failed" + (f", {bare} without tests" if bare else "")

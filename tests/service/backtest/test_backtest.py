@@ -275,6 +275,13 @@ def test_the_command_as_json_and_as_a_report(service: Service, tmp_path: Path) -
     assert not any(word in text for word in ("<script", "http://", "https://", "url(", "@import", " src="))
 
 
+def test_a_report_escapes_what_events_say(service: Service) -> None:
+    service.produce([purchase("<b>c1</b>", 0, 1), purchase("<b>c1</b>", 5, 1), purchase("<b>c1</b>", 9, 900)])
+    page = html(backtested(service, PROBES.replace("rule: testing", "rule: fresh")))
+    assert page.count("&lt;b&gt;c1&lt;/b&gt;") >= 4  # the key, and the three events
+    assert "<b>c1" not in page
+
+
 def test_the_command_in_words(service: Service) -> None:
     service.process(many(200))
     service.settle()

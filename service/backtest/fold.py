@@ -45,8 +45,8 @@ class Fold:
     streams: tuple[str, ...]
     spans: tuple[OffsetSpan, ...]
     until_ms: int
-    state_bytes: int = STATE_BYTES
-    placed_in: int = 1  # partitions among which keys are placed, where one partition alone is folded
+    state_bytes: int
+    placed_in: int  # partitions among which keys are placed, where one partition alone is folded
 
     @property
     def records(self) -> int:
@@ -95,9 +95,7 @@ class Tally:
         self.suppressed.update(other.suppressed)
 
 
-def run_fold(
-    settings: ServiceFile, log: Log, fold: Fold, tally: Tally, on_events: OnEvents = lambda _: None
-) -> Iterator[FoldedMatch]:
+def run_fold(settings: ServiceFile, log: Log, fold: Fold, tally: Tally, on_events: OnEvents) -> Iterator[FoldedMatch]:
     """All matches of a fold, in order of event time; what else it met is added to the tally."""
     inputs = tuple(input_of(name, settings.streams[name], fold.placed_in) for name in fold.streams)
     topics = OutputTopics("", "", "", settings.changelog.topic, settings.journal.topic)

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -118,7 +119,7 @@ class MatchRun:
         self.progress = Progress(err, quiet=options.quiet)
 
     def matches(self) -> Iterator[Matches]:
-        for block in self.source.blocks():
+        for block in self.source.blocks:
             yield from self.replay.take(self.lines.take(block))
             self.progress.reading(self.replay.events, self.source.fraction())
         yield from self.replay.take(self.lines.end())
@@ -183,46 +184,37 @@ class EventFile:
         if stream.peek(2)[:2] == GZIP_MAGIC:
             stream = gzip.GzipFile(fileobj=stream)
         # A live reader takes what is there; otherwise whole blocks are cheaper.
-        self._read: Any = getattr(stream, "read1", stream.read) if live else stream.read
-        self._first: bytes | None = None
+        self.blocks: Iterator[bytes] = self._read(getattr(stream, "read1", stream.read) if live else stream.read)
+
+    def _read(self, read: Callable[[int], bytes]) -> Iterator[bytes]:
+        try:
+            while block := read(BLOCK_BYTES):
+                yield block
+        except (OSError, EOFError, zlib.error) as error:
+            raise UsageError(f"cannot read {self.name}: {getattr(error, 'strerror', None) or error}") from error
 
     def first(self) -> bytes:
         """The first block, which `blocks` will give again."""
-        if self._first is None:
-            self._first = self._next()
-        return self._first
-
-    def blocks(self) -> Iterator[bytes]:
-        block = self.first()
-        self._first = b""
-        while block:
-            yield block
-            block = self._next()
+        block = next(self.blocks, b"")
+        self.blocks = chain([block], self.blocks)
+        return block
 
     def repeatable(self) -> Callable[[], Iterator[bytes]]:
         """What gives all blocks as often as it is called: a file is opened again, else they are kept in memory."""
         if self.path is None:
-            kept = list(self.blocks())
-            pending = iter(kept)
-            self._first, self._read = None, lambda _size: next(pending, b"")
+            kept = list(self.blocks)
+            self.blocks = iter(kept)
             return lambda: iter(kept)
 
         def reopened() -> Iterator[bytes]:
             with open_events(self.name) as again:
-                yield from again.blocks()
+                yield from again.blocks
 
         return reopened
 
     def fraction(self) -> float | None:
         """How much of the file has been read; None where that is not known."""
         return min(1.0, self._raw.tell() / self._size) if self._size else None
-
-    def _next(self) -> bytes:
-        try:
-            block: bytes = self._read(BLOCK_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UsageError(f"cannot read {self.name}: {getattr(error, 'strerror', None) or error}") from error
-        return block
 
 
 @contextmanager

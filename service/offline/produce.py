@@ -104,7 +104,7 @@ class ProduceRun:
     def run(self) -> int:
         progress = Progress(self.err, quiet=self.quiet)
         with collector_off():
-            for block in whole_lines(self.source.blocks()):
+            for block in whole_lines(self.source.blocks):
                 goes_on = self._write(block)
                 progress.reading(self.written, self.source.fraction())
                 if not goes_on:

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.backtest.examples import Example
-from samovar.service.backtest.run import Backtest
+from samovar.service.backtest.run import Backtest, Example
 from samovar.service.masking.fields import HIDDEN, Masks, names_values
 
 NOTE = "marked values are hidden"

@@ -26,23 +26,48 @@ from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.backtest.compare import ComparedRows, Marks, compare, marks_of
-from samovar.service.backtest.current import Current, StagePosition, reached, read_current
-from samovar.service.backtest.examples import Example, with_events
+from samovar.service.backtest.current import Current, StagePosition, reached, read_between, read_current
 from samovar.service.backtest.finds import DAY_MS, HOUR_MS, Finds, MatchRows
 from samovar.service.backtest.fold import STATE_BYTES, Fold, FoldedMatch, Tally, run_fold
 from samovar.service.backtest.lanes import OffsetSpan
 from samovar.service.backtest.rules import ANY, Group, any_variants, grouped, load_rules, warm_up_ms
 from samovar.service.config.models import ServiceFile
+from samovar.service.query import read
 from samovar.service.topology.rule_registry import with_rulebook
 from samovar.service.topology.stages import stages_of
 from samovar.service.topology.topics import counted_topics, partitions_of
 
 EXAMPLES = 3  # of each kind and rule
+EXAMPLE_EVENTS = 8  # of one match
 FEW_DAYS = 3  # so few are shown by the hour
 
 OnProgress: TypeAlias = Callable[[int, int], None]  # records read, and of how many
 # Runs folds, and says how many records it has read and what it met. The local engine, or Spark's.
 Engine: TypeAlias = Callable[[ServiceFile, Log, Sequence[Fold], Tally, Callable[[int], None]], Iterator[FoldedMatch]]
+
+
+@dataclass(frozen=True)
+class ExampleEvent:
+    """An event of a match. `value` is None where the log no longer has it."""
+
+    step: str
+    topic: str
+    partition: int
+    offset: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class Example:
+    """A match, some of its events, and how many it has in all."""
+
+    match: Mapping[str, Any]
+    events: tuple[ExampleEvent, ...]
+    total: int
+
+    def to_json(self) -> dict[str, Any]:
+        events = [asdict(each) for each in self.events]
+        return {"match": dict(self.match), "events": events, "events_total": self.total}
 
 
 @dataclass(frozen=True)
@@ -285,7 +310,7 @@ class _BacktestRun:
             dropped=tally.dropped[name],
             suppressed=tally.suppressed[name],
             no_key=tally.no_key[name],
-            examples={kind: tuple(with_events(self.log, self.settings, some)) for kind, some in chosen.items()},
+            examples={kind: tuple(_with_events(self.log, self.settings, some)) for kind, some in chosen.items()},
             hours=_buckets(found, alerts, HOUR_MS) if len(days) <= FEW_DAYS else (),
         )
 
@@ -297,3 +322,21 @@ def _buckets(found: MatchRows, current: MatchRows, every_ms: int) -> tuple[TimeB
         for place, size in zip(places.tolist(), sizes.tolist(), strict=True):
             counts.setdefault(place * every_ms, {"found": 0, "current": 0})[name] = size
     return tuple(TimeBucket(start, **count) for start, count in sorted(counts.items()))
+
+
+def _with_events(log: Log, settings: ServiceFile, matches: Sequence[Mapping[str, Any]]) -> Iterator[Example]:
+    """Each match with its events, in the order of its steps; of many the first and the last."""
+    readable = read.readable_by(settings)
+    for match in matches:
+        places = [(step, place) for step, listed in match["steps"].items() for place in listed]
+        half = EXAMPLE_EVENTS // 2
+        shown = places if len(places) <= EXAMPLE_EVENTS else [*places[:half], *places[-half:]]
+        events = []
+        for step, (topic, partition, offset) in shown:
+            at = TopicPartition(topic, partition)
+            begin, end = log.bounds([at])[at]
+            found = read_between(log, at, offset, offset + 1) if begin <= offset < end else ()
+            record = next((each for records in found for each in read.rows(records) if each.offset == offset), None)
+            value = None if record is None else read.field("value", readable(record).value, unpack=True).get("value")
+            events.append(ExampleEvent(step, topic, partition, offset, value))
+        yield Example(match, tuple(events), len(places))

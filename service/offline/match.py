@@ -80,7 +80,16 @@ def match(rule_paths: Sequence[str], events: str, options: MatchRunOptions, out:
 
 
 def _match(rule_paths: Sequence[str], source: EventFile, options: MatchRunOptions, out: IO[bytes], err: IO[str]) -> int:
-    rules = load_checked(rule_paths, source, options)
+    settings: dict[str, Any] = {"params": options.params, "lists": options.lists, "schema": options.schema}
+    rules = load_set(rule_paths, **settings)
+    if options.schema is None and suspicions_only(rules):
+        # Without a schema the names of the events' fields show what is a slip.
+        known = sampled_fields(source.first())
+        rules = load_set(rule_paths, **settings, known_fields=known)
+        if suspicions_only(rules) and source.path is not None:
+            # A field that only later events have is no slip: look at all of them before saying so.
+            known |= named_fields(source.repeatable()())
+            rules = load_set(rule_paths, **settings, known_fields=known)
     shown = rules.errors if options.quiet else rules.findings
     if shown:
         err.write(rendered(shown) + "\n")
@@ -232,21 +241,7 @@ def open_events(path: str, live: bool = False) -> Iterator[EventFile]:
         yield source
 
 
-# ---------------------------------------------------------------- the rules
-
-
-def load_checked(paths: Sequence[str], source: EventFile, options: MatchRunOptions) -> RuleSet:
-    """The rules. Without a schema the names of the events' fields show what is a slip."""
-    settings: dict[str, Any] = {"params": options.params, "lists": options.lists, "schema": options.schema}
-    rules = load_set(paths, **settings)
-    if options.schema is None and suspicions_only(rules):
-        known = sampled_fields(source.first())
-        rules = load_set(paths, **settings, known_fields=known)
-        if suspicions_only(rules) and source.path is not None:
-            # A field that only later events have is no slip: look at all of them before saying so.
-            known |= named_fields(source.repeatable()())
-            rules = load_set(paths, **settings, known_fields=known)
-    return rules
+# ---------------------------------------------------------------- names of fields
 
 
 def suspicions_only(rules: RuleSet) -> bool:

@@ -365,8 +365,13 @@ def _rule_changes(
             state = _state_after(rule, migrations.get(plan.stage))
             states = None if counts is None else counts.states.get(f"{record.name}@{rule.version}", 0)
         if record.name in new:
-            plan, _ = new[record.name]
-            shadow_ms = _cold_start_ms(record.name, plan, migrations.get(plan.stage))
+            plan, rule = new[record.name]
+            migration = migrations.get(plan.stage)
+            if migration is None:  # a stage that begins with this change: nothing was forwarded to it before
+                shadow_ms = cold_ms(next(each.rule for each in plan.program.rules if each.rule.id == rule.id))
+            else:
+                own = next(each for each in migration.plan.rules if each.id == rule.id and not each.drains)
+                shadow_ms = 0 if own.alerts_from_ms is None else own.alerts_from_ms - ANY_WATERMARK
         is_whole = counts is None or counts.is_whole
         changes.append(RuleChange(record, diff, state, states, shadow_ms, is_whole))
     return tuple(changes)
@@ -386,11 +391,3 @@ def _state_after(rule: PublishedRule, migration: RuleMigration | None) -> str:
     if any(each.drains and (each.id, each.version) == (rule.id, rule.version) for each in migration.plan.rules):
         return DRAINED
     return KEPT if store in migration.plan.program.stores else DROPPED
-
-
-def _cold_start_ms(name: str, plan: Plan, migration: RuleMigration | None) -> int:
-    """For how long a rule stays in shadow, since it begins with no history."""
-    if migration is None:  # a stage that begins with this change: nothing was forwarded to it before
-        return cold_ms(next(each.rule for each in plan.program.rules if each.rule.id == name))
-    rule = next(each for each in migration.plan.rules if each.id == name and not each.drains)
-    return 0 if rule.alerts_from_ms is None else rule.alerts_from_ms - ANY_WATERMARK

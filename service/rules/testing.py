@@ -52,7 +52,16 @@ def rules_test(
     # A rule with errors counts as one test that failed.
     failed = sum(file.broken for file in files) + sum(not result.passed for file in files for result in file.results)
     if as_json:
-        document = {"passed": passed, "failed": failed, "files": [_file_json(file) for file in files]}
+        results = [
+            {
+                "path": file.path,
+                "rule": file.rule,
+                "findings": [to_json(finding) for finding in file.findings],
+                "tests": [json_of_result(result) for result in file.results],
+            }
+            for file in files
+        ]
+        document = {"passed": passed, "failed": failed, "files": results}
         out.write(json.dumps(document, ensure_ascii=False) + "\n")
     else:
         bare = sum(not file.results and not file.broken for file in files)
@@ -139,12 +148,6 @@ def _shown(value: Any) -> str:
 
 
 # ---------------------------------------------------------------- JSON and JUnit
-
-
-def _file_json(file: FileResult) -> dict[str, Any]:
-    findings = [to_json(finding) for finding in file.findings]
-    tests = [json_of_result(result) for result in file.results]
-    return {"path": file.path, "rule": file.rule, "findings": findings, "tests": tests}
 
 
 def json_of_result(result: RuleTestResult) -> dict[str, Any]:

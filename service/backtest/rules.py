@@ -61,11 +61,8 @@ def load_rules(settings: ServiceFile, given: Sequence[str | Path | Rule]) -> tup
     names = [rule.id for rule in rules]
     for name in names:
         if names.count(name) > 1:
-            raise Refused(
-                "backtest-rules",
-                f"two of the rules are called {name}",
-                "Each rule of a backtest needs its own name: try two versions of one rule one after the other.",
-            )
+            hint = "Each rule of a backtest needs its own name: try two versions of one rule one after the other."
+            raise Refused("backtest-rules", f"two of the rules are called {name}", hint)
     check_types(RuleSet(tuple(rules), ()), settings.streams)
     return tuple(rules)
 

@@ -178,7 +178,7 @@ def backtest(
     on_progress: OnProgress = lambda _done, _total: None,
     asked: BacktestOptions | None = None,
 ) -> Backtest:
-    """Run rules (files, folders, texts) over history, in event time from one moment up to, not including, another."""
+    """Runs rules (files, folders, texts) over history, in event time from one moment up to, not including, another."""
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise Refused("backtest-times", "it would begin after it ends", "Give --from an earlier time than --to.")
     begun = time.monotonic()
@@ -187,11 +187,8 @@ def backtest(
     known = log.topics(topics)
     for topic in topics:
         if topic not in known:
-            raise Refused(
-                "backtest-no-history",
-                f"the topic {topic} does not exist, so that there is no history",
-                f"Run the service, or `samovar produce {settings.path.name}`, first.",
-            )
+            hint = f"Run the service, or `samovar produce {settings.path.name}`, first."
+            raise Refused("backtest-no-history", f"the topic {topic} does not exist, so that there is no history", hint)
     partitions = partitions_of(settings, log.topics(counted_topics(settings)))
     run = _BacktestRun(settings, log, loaded, from_ms, to_ms, asked or BacktestOptions(), partitions)
     return run.run(on_progress, begun)

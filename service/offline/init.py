@@ -27,9 +27,8 @@ def init(folder: Path) -> list[Path]:
                 path.write_text(source.read_text("utf-8").replace(NAME, name), "utf-8")
                 made.append(path)
     except OSError as error:
-        raise Refused(
-            "unwritable", f"cannot write {folder}: {error.strerror or error}", "name another folder"
-        ) from error
+        what = f"cannot write {folder}: {error.strerror or error}"
+        raise Refused("unwritable", what, "name another folder") from error
     return made
 
 

@@ -46,18 +46,10 @@ class RuleChange:
     states_whole: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        rule = self.rule
-        return {
-            "name": rule.name,
-            "number": rule.number,
-            "version": rule.version,
-            "status": rule.status,
-            "diff": self.diff,
-            "state": self.state,
-            "states": self.states,
-            "states_whole": self.states_whole,
-            "cold_start": {"shadow_ms": self.cold_ms, "warm_from_ms": rule.warm_from_ms, "text": self.cold_text()},
-        }
+        data = {name: getattr(self.rule, name) for name in ("name", "number", "version", "status")}
+        data |= {name: getattr(self, name) for name in ("diff", "state", "states", "states_whole")}
+        cold = {"shadow_ms": self.cold_ms, "warm_from_ms": self.rule.warm_from_ms, "text": self.cold_text()}
+        return data | {"cold_start": cold}
 
     def cold_text(self) -> str:
         if self.state in (KEPT, MOVED):

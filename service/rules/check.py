@@ -47,7 +47,7 @@ class CheckedFile:
 
 
 def check(paths: Sequence[str], schema: Schema | None = None) -> list[CheckedFile]:
-    """Check rule files, and folders of them."""
+    """Checks rule files, and folders of them."""
     given = list(dict.fromkeys(paths))
     checked = []
     for path in given:

@@ -49,11 +49,9 @@ def plan_lists(
             hint = did_you_mean(name, names) or (f"Lists are {', '.join(names)}." if names else "No rule has a list.")
             raise Refused("unknown-list", f"no rule has a list `{name}`", hint)
         if len(set(declared.values())) > 1:
-            raise Refused(
-                "list-differs",
-                f"the rules {', '.join(declared)} each declare another list `{name}`",
-                f"Say what it is in the service file (`lists: {{{name}: [...]}}`): that counts for all of them.",
-            )
+            what = f"the rules {', '.join(declared)} each declare another list `{name}`"
+            hint = f"Say what it is in the service file (`lists: {{{name}: [...]}}`): that counts for all of them."
+            raise Refused("list-differs", what, hint)
         before = next(iter(declared.values()))
     added, removed, items = changed(before, add, remove)
     if not added and not removed:

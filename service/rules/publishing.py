@@ -204,11 +204,9 @@ def _write(
     ensure_topic(settings, log, TopicRole.RULES)
     ensure_topic(settings, log, TopicRole.AUDIT)
     if base is not None and read_rulebook(settings, log).change != base:
-        raise Refused(
-            "change-overtaken",
-            "someone else changed the rules since this change was looked at",
-            "Nothing was written. Look at `samovar rules history`, and do it again.",
-        )
+        what = "someone else changed the rules since this change was looked at"
+        hint = "Nothing was written. Look at `samovar rules history`, and do it again."
+        raise Refused("change-overtaken", what, hint)
     append_changes(log, settings.service, changes)
     last = changes[-1]
     audit.record(log, settings, last.author, what, {"change": last.number, "note": last.note, **touched})
@@ -307,11 +305,8 @@ def planned(
         size = len(json.dumps(rules_facts(plan)))
         most = MAX_MESSAGE_BYTES * 3 // 4  # what drains comes on top
         if size > most:
-            raise Refused(
-                "change-too-large",
-                f"the rules of a stage and their lists would have {size:,} bytes together, and {most:,} are the most",
-                "Disable rules that are not needed, or shorten the list.",
-            )
+            what = f"the rules of a stage and their lists would have {size:,} bytes together, and {most:,} are the most"
+            raise Refused("change-too-large", what, "Disable rules that are not needed, or shorten the list.")
     current: list[Plan] = []
     with suppress(Refused):  # what was published before does not load: this change may be what repairs it
         current = rule_plans(with_book(settings, before), partitions)

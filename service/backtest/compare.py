@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from samovar.patterns.engine.order import NO_TIME
 from samovar.service.backtest.current import CONFIRMED, FALSE_ALARM
-from samovar.service.backtest.finds import MatchColumns
+from samovar.service.backtest.finds import MatchRows
 
 Mask = NDArray[np.bool_]
 
@@ -23,48 +24,46 @@ Mask = NDArray[np.bool_]
 class ComparedRows:
     """Rows of both sides. `same` has as many on one side as alerts that are there again, moved ones too."""
 
-    new: MatchColumns
-    gone: MatchColumns
+    new: MatchRows
+    gone: MatchRows
     same: int
     moved: int
     ahead: int  # matches where the service has not come yet
-    kept: MatchColumns  # of the service's alerts, those that are there again
+    kept: MatchRows  # of the service's alerts, those that are there again
 
 
-def compare(found: MatchColumns, current: MatchColumns, horizons: Mapping[int, int] | None) -> ComparedRows:
+def compare(found: MatchRows, current: MatchRows, horizons: Mapping[int, int]) -> ComparedRows:
     """Without horizons the service never ran, and everything is ahead of it."""
-    behind = _behind(found, horizons)
-    ahead = int((~behind).sum())
-    found, current = found.where(behind), current.where(_behind(current, horizons))
+    ahead = len(found)
+    found, current = _behind(found, horizons), _behind(current, horizons)
+    ahead -= len(found)
     exact_found = np.isin(found["moment"], current["moment"])
     exact_current = np.isin(current["moment"], found["moment"])
-    left, right = found.where(~exact_found), current.where(~exact_current)
+    left, right = found[~exact_found], current[~exact_current]
     moved_left, moved_right = _meeting(left, right)
-    gone_places = np.zeros(len(current), bool)
-    gone_places[np.flatnonzero(~exact_current)[~moved_right]] = True
+    is_gone = np.zeros(len(current), bool)
+    is_gone[np.flatnonzero(~exact_current)[~moved_right]] = True
+    moved = int(moved_left.sum())
     return ComparedRows(
-        new=left.where(~moved_left),
-        gone=current.where(gone_places),
-        same=int(exact_found.sum()) + int(moved_left.sum()),
-        moved=int(moved_left.sum()),
+        new=left[~moved_left],
+        gone=current[is_gone],
+        same=int(exact_found.sum()) + moved,
+        moved=moved,
         ahead=ahead,
-        kept=current.where(~gone_places),
+        kept=current[~is_gone],
     )
 
 
-def _behind(rows: MatchColumns, horizons: Mapping[int, int] | None) -> Mask:
-    """Which rows the service must have seen. Of a row with no partition, the one that is furthest counts."""
-    if not horizons:
-        return np.zeros(len(rows), bool)
-    limits = np.full(len(rows), max(horizons.values()), np.int64)
+def _behind(rows: MatchRows, horizons: Mapping[int, int]) -> MatchRows:
+    """The rows that the service must have seen. Of a row with no partition, the one that is furthest counts."""
+    limits = np.full(len(rows), max(horizons.values(), default=NO_TIME), np.int64)
     for partition in np.unique(rows["partition"]).tolist():
         if partition >= 0:
-            limits[rows["partition"] == partition] = horizons.get(partition, -(1 << 62))
-    behind: Mask = rows["at"] < limits
-    return behind
+            limits[rows["partition"] == partition] = horizons.get(partition, NO_TIME)
+    return rows[rows["at"] < limits]
 
 
-def _meeting(left: MatchColumns, right: MatchColumns) -> tuple[Mask, Mask]:
+def _meeting(left: MatchRows, right: MatchRows) -> tuple[Mask, Mask]:
     """Rows of one key whose stretches of time meet, each with at most one of the other side, the earliest first."""
     taken_left, taken_right = np.zeros(len(left), bool), np.zeros(len(right), bool)
     others = _by_key_and_time(right)
@@ -78,7 +77,7 @@ def _meeting(left: MatchColumns, right: MatchColumns) -> tuple[Mask, Mask]:
     return taken_left, taken_right
 
 
-def _by_key_and_time(rows: MatchColumns) -> list[tuple[int, int, int, int]]:
+def _by_key_and_time(rows: MatchRows) -> list[tuple[int, int, int, int]]:
     order = np.lexsort((rows["at"], rows["key"]))
     columns = [rows[name][order].tolist() for name in ("key", "at", "start")]
     return list(zip(*columns, order.tolist(), strict=True))
@@ -89,37 +88,37 @@ def _by_key_and_time(rows: MatchColumns) -> list[tuple[int, int, int, int]]:
 
 @dataclass(frozen=True)
 class Marks:
-    """How good a rule is, by the labels of the service's alerts. None where nothing is labelled so.
+    """How good a rule is, by the labels of the service's alerts.
 
     Of the new rule, only matches that the service had as alerts can be labelled; `unlabelled` are all the others.
     """
 
+    precision: float | None  # None where nothing is labelled so
+    recall: float | None
+    precision_before: float | None
     confirmed: int
     false_alarms: int
     confirmed_kept: int
     false_alarms_kept: int
     unlabelled: int
 
-    @property
-    def precision_before(self) -> float | None:
-        return _share(self.confirmed, self.confirmed + self.false_alarms)
-
-    @property
-    def precision(self) -> float | None:
-        return _share(self.confirmed_kept, self.confirmed_kept + self.false_alarms_kept)
-
-    @property
-    def recall(self) -> float | None:
-        return _share(self.confirmed_kept, self.confirmed)
-
 
 def marks_of(compared: ComparedRows) -> Marks:
     kept, gone = compared.kept["mark"], compared.gone["mark"]
-    confirmed, alarms = (int((kept == label).sum()) for label in (CONFIRMED, FALSE_ALARM))
-    lost, avoided = (int((gone == label).sum()) for label in (CONFIRMED, FALSE_ALARM))
-    unlabelled = compared.same + len(compared.new) - confirmed - alarms
-    return Marks(confirmed + lost, alarms + avoided, confirmed, alarms, max(0, unlabelled))
+    confirmed_kept, false_alarms_kept = (int((kept == label).sum()) for label in (CONFIRMED, FALSE_ALARM))
+    confirmed = confirmed_kept + int((gone == CONFIRMED).sum())
+    false_alarms = false_alarms_kept + int((gone == FALSE_ALARM).sum())
 
+    def share(part: int, whole: int) -> float | None:
+        return part / whole if whole else None
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+    return Marks(
+        precision=share(confirmed_kept, confirmed_kept + false_alarms_kept),
+        recall=share(confirmed_kept, confirmed),
+        precision_before=share(confirmed, confirmed + false_alarms),
+        confirmed=confirmed,
+        false_alarms=false_alarms,
+        confirmed_kept=confirmed_kept,
+        false_alarms_kept=false_alarms_kept,
+        unlabelled=max(0, compared.same + len(compared.new) - confirmed_kept - false_alarms_kept),
+    )

@@ -1,11 +1,11 @@
-"""What the service itself found: its alerts, how far it has come, and how people labelled them."""
+"""What the service itself found: its alerts, how people labelled them, and how far it has come."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
@@ -14,9 +14,10 @@ from samovar.service.backtest.finds import Finds, hashed
 from samovar.service.backtest.fold import FoldedMatch
 from samovar.service.config.models import ServiceFile
 
-TAIL = 2_000  # records of a changelog that are looked at for its last position, then ten times as many, and so on
+TAIL = 2_000  # records of a changelog that are searched for its last position, then ten times as many, and so on
 UNLABELLED, CONFIRMED, FALSE_ALARM, OPEN = range(4)
 LABELS = {"confirmed": CONFIRMED, "false_alarm": FALSE_ALARM, "open": OPEN}
+ALERT_FIELDS = {"rule", "id", "version", "at", "start"}
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Current:
     """The alerts of the service. `versions` are by rule: how many alerts each version of it made."""
 
     finds: Finds
-    versions: dict[str, dict[str, int]] = field(default_factory=dict)
+    versions: dict[str, Counter[str]] = field(default_factory=dict)
     labelled: bool = False  # whether anybody labelled anything
     unreadable: int = 0  # records that are not alerts
 
@@ -38,63 +39,37 @@ def read_current(
     into: Finds,
 ) -> Current:
     """The alerts of these rules between two moments, those of rules that run `apart` with their partition."""
-    current = Current(into)
+    labels = _read_labels(log, settings)
+    current = Current(into, labelled=bool(labels))
     from_ms, to_ms = between
-    labels = read_labels(log, settings)
-    current.labelled = bool(labels)
+    # An event is at most so far ahead of its record's time, and no alert is before its event's record.
+    ahead_ms = max(stream.max_future_skew_ms for stream in settings.streams.values())
     seen: set[int] = set()
-    for alert, key, line in _alerts(log, settings, from_ms, current):
-        rule, number = alert["rule"], hashed(alert["id"].encode())
-        if rule not in rules or not from_ms <= alert["at"] < to_ms or number in seen:
-            continue
-        seen.add(number)  # a rewind may have published it again
-        versions = current.versions.setdefault(rule, {})
-        versions[alert["version"]] = versions.get(alert["version"], 0) + 1
-        partition = _partition(alert) if rule in apart else -1
-        mark = labels.get(alert["id"], UNLABELLED)
-        current.finds.add(FoldedMatch(rule, partition, key, alert["start"], alert["at"], line), mark)
+    for records in _read_topic(log, settings.alerts.topic, max(0, from_ms - ahead_ms)):
+        for key, value in records.pairs():
+            try:
+                alert = json.loads(value or b"")
+            except ValueError:
+                alert = None
+            if not isinstance(alert, dict) or not alert.keys() >= ALERT_FIELDS:
+                current.unreadable += 1
+                continue
+            rule, number = alert["rule"], hashed(alert["id"].encode())
+            if rule not in rules or not from_ms <= alert["at"] < to_ms or number in seen:
+                continue
+            seen.add(number)  # a rewind may have published it again
+            current.versions.setdefault(rule, Counter())[alert["version"]] += 1
+            event = next((event for step in alert.get("steps", {}).values() for event in step), None)
+            partition = -1 if event is None or rule not in apart else int(event[1])
+            match = FoldedMatch(rule, partition, key or b"", alert["start"], alert["at"], value or b"")
+            current.finds.add(match, labels.get(alert["id"], UNLABELLED))
     return current
 
 
-def _alerts(
-    log: Log, settings: ServiceFile, from_ms: int, current: Current
-) -> Iterator[tuple[dict[str, Any], bytes, bytes]]:
-    # An event is at most so far ahead of its record's time, and no alert is before its event's record.
-    ahead_ms = max(stream.max_future_skew_ms for stream in settings.streams.values())
-    for records in read_topic(log, settings.alerts.topic, max(0, from_ms - ahead_ms)):
-        for key, value in records.pairs():
-            alert = _alert_of(value)
-            if alert is None:
-                current.unreadable += 1
-            else:
-                yield alert, key or b"", value or b""
-
-
-def _alert_of(value: bytes | None) -> dict[str, Any] | None:
-    try:
-        alert = json.loads(value or b"")
-    except ValueError:
-        return None
-    wanted = ("rule", "id", "version", "at", "start")
-    return alert if isinstance(alert, dict) and all(name in alert for name in wanted) else None
-
-
-def _partition(alert: Mapping[str, Any]) -> int:
-    """The partition of its first event."""
-    for places in alert.get("steps", {}).values():
-        for place in places:
-            return int(place[1])
-    return -1
-
-
-def labels_topic(settings: ServiceFile) -> str:
-    return f"{settings.service}-labels"
-
-
-def read_labels(log: Log, settings: ServiceFile) -> dict[str, int]:
+def _read_labels(log: Log, settings: ServiceFile) -> dict[str, int]:
     """How alerts are labelled now, by their ids. The last label of an alert counts."""
     labels: dict[str, int] = {}
-    for records in read_topic(log, labels_topic(settings)):
+    for records in _read_topic(log, f"{settings.service}-labels"):
         for key, value in records.pairs():
             if value is None:
                 labels.pop((key or b"").decode("utf-8", "replace"), None)
@@ -103,11 +78,11 @@ def read_labels(log: Log, settings: ServiceFile) -> dict[str, int]:
                 label = json.loads(value)
                 labels[label["alert"]] = LABELS[label["label"]]
             except (ValueError, KeyError, TypeError):
-                continue  # anyone who wrote it wrote no label
+                continue  # not a label
     return labels
 
 
-def read_topic(log: Log, topic: str, from_ms: int | None = None) -> Iterator[Records]:
+def _read_topic(log: Log, topic: str, from_ms: int | None = None) -> Iterator[Records]:
     """All records of a topic since a log time; none where there is no such topic."""
     known = log.topics([topic]).get(topic)
     for partition in range(known.partitions if known else 0):
@@ -131,21 +106,25 @@ def read_between(log: Log, at: TopicPartition, start: int, end: int) -> Iterator
 # ---------------------------------------------------------------- how far the service is
 
 
-@dataclass(frozen=True)
+@dataclass
 class StagePosition:
     """Where a stage of the service is: by partition, its event time; and its rules with their versions."""
 
-    times: Mapping[int, int]
-    rules: Mapping[str, str]
+    times: dict[int, int] = field(default_factory=dict)
+    rules: dict[str, str] = field(default_factory=dict)
 
 
 def reached(log: Log, changelog: str) -> StagePosition:
     """What the last position of each partition says; nothing where the service never ran."""
     known = log.topics([changelog]).get(changelog)
-    places = [TopicPartition(changelog, partition) for partition in range(known.partitions if known else 0)]
-    found = {at.partition: position for at in places if (position := _last_position(log, at)) is not None}
-    times = {partition: each.watermark for partition, each in found.items() if each.watermark is not None}
-    return StagePosition(times, {rule: version for each in found.values() for rule, version in each.rules.items()})
+    stage = StagePosition()
+    for partition in range(known.partitions if known else 0):
+        position = _last_position(log, TopicPartition(changelog, partition))
+        if position is not None:
+            stage.rules |= position.rules
+            if position.watermark is not None:
+                stage.times[partition] = position.watermark
+    return stage
 
 
 def _last_position(log: Log, at: TopicPartition) -> Position | None:

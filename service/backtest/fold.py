@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from samovar.changelog.formats.journal import JournalEntry, standing
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
+from samovar.native.kernel import Batch
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.engine.matcher import Matches
 from samovar.patterns.engine.order import NO_TIME
@@ -41,19 +43,19 @@ class Fold:
 
     rules: tuple[Rule, ...]
     streams: tuple[str, ...]
-    stretches: tuple[OffsetSpan, ...]
+    spans: tuple[OffsetSpan, ...]
     until_ms: int
-    state_bytes: int = STATE_BYTES
-    placed_in: int = 1  # partitions among which keys are placed, where one partition alone is folded
+    state_bytes: int
+    placed_in: int  # partitions among which keys are placed, where one partition alone is folded
 
     @property
     def records(self) -> int:
-        return sum(stretch.records for stretch in self.stretches)
+        return sum(span.records for span in self.spans)
 
     @property
     def partition(self) -> int:
         """The partition that it is over; -1 where there are several."""
-        return self.stretches[0].partition if len(self.stretches) == 1 else -1
+        return self.spans[0].partition if len(self.spans) == 1 else -1
 
 
 class FoldedMatch(NamedTuple):
@@ -72,70 +74,59 @@ class Tally:
     """What folds met on their way. Where several read the same partition, it counts once."""
 
     seen: dict[tuple[str, int], PartitionCounts] = field(default_factory=dict)  # by stream and partition
-    largest: int = NO_TIME  # event time
-    dropped: dict[str, int] = field(default_factory=dict)  # by rule: partial matches and events beyond a limit
-    no_key: dict[str, int] = field(default_factory=dict)
-    suppressed: dict[str, int] = field(default_factory=dict)
+    max_event_time: int = NO_TIME
+    dropped: Counter[str] = field(default_factory=Counter)  # by rule: partial matches and events beyond a limit
+    no_key: Counter[str] = field(default_factory=Counter)
+    suppressed: Counter[str] = field(default_factory=Counter)
 
     @property
-    def events(self) -> int:
-        return sum(each.records for each in self.seen.values())
+    def totals(self) -> PartitionCounts:
+        return sum(self.seen.values(), PartitionCounts())
 
-    @property
-    def dead(self) -> int:
-        return sum(each.dead for each in self.seen.values())
-
-    @property
-    def late(self) -> int:
-        return sum(each.late for each in self.seen.values())
-
-    def see(self, place: tuple[str, int], seen: PartitionCounts) -> None:
-        self.seen[place] = max(seen, self.seen.get(place, seen), key=lambda each: each.records)
+    def add_partition(self, place: tuple[str, int], counts: PartitionCounts) -> None:
+        self.seen[place] = max(counts, self.seen.get(place, counts), key=lambda each: each.records)
 
     def add(self, other: Tally) -> None:
-        self.largest = max(self.largest, other.largest)
-        for place, seen in other.seen.items():
-            self.see(place, seen)
-        for mine, its in (
-            (self.dropped, other.dropped), (self.no_key, other.no_key), (self.suppressed, other.suppressed)
-        ):  # fmt: skip
-            for rule, count in its.items():
-                mine[rule] = mine.get(rule, 0) + count
+        self.max_event_time = max(self.max_event_time, other.max_event_time)
+        for place, counts in other.seen.items():
+            self.add_partition(place, counts)
+        self.dropped.update(other.dropped)
+        self.no_key.update(other.no_key)
+        self.suppressed.update(other.suppressed)
 
 
-def run_fold(
-    settings: ServiceFile, log: Log, fold: Fold, tally: Tally, on_events: OnEvents = lambda _: None
-) -> Iterator[FoldedMatch]:
+def run_fold(settings: ServiceFile, log: Log, fold: Fold, tally: Tally, on_events: OnEvents) -> Iterator[FoldedMatch]:
     """All matches of a fold, in order of event time; what else it met is added to the tally."""
-    plan = plan_of(settings, fold)
-    lanes = [Lane(log, plan, each, _entries(log, plan, each.partition), fold.until_ms) for each in fold.stretches]
-    with _states(plan, fold) as states:
+    inputs = tuple(input_of(name, settings.streams[name], fold.placed_in) for name in fold.streams)
+    topics = OutputTopics("", "", "", settings.changelog.topic, settings.journal.topic)
+    limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
+    plan = Plan(settings.service, inputs, compile_rules(fold.rules), (), topics, *limits)
+    lanes = [Lane(log, plan, each, _journal(log, plan, each.partition), fold.until_ms) for each in fold.spans]
+    read = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="samovar-backtest-") as folder,
+        closing(_States(plan, fold.state_bytes, Path(folder), tally)) as states,
+    ):
         try:
-            seen = 0
             for batch, watermark in merged(lanes, len(plan.fields)):
                 if len(batch):
-                    tally.largest = max(tally.largest, int(batch.time[-1]))
-                yield from _found(states.run(batch, watermark), fold.partition)
-                read = sum(lane.records for lane in lanes)
-                on_events(read - seen)
-                seen = read
+                    tally.max_event_time = max(tally.max_event_time, int(batch.time[-1]))
+                matches = states.run(batch, watermark)
+                for key, line in matches.records() if len(matches) else ():
+                    match: dict[str, Any] = json.loads(line)
+                    yield FoldedMatch(match["rule"], fold.partition, key, match["start"], match["at"], line)
+                before, read = read, sum(lane.records for lane in lanes)
+                on_events(read - before)
         finally:
             for lane in lanes:
                 lane.close()
         for lane in lanes:
-            for stream, each in lane.counts.items():
-                tally.see((stream, lane.stretch.partition), each)
-        states.count(tally)
+            for stream, counts in lane.counts.items():
+                tally.add_partition((stream, lane.span.partition), counts)
+        states.add_to_tally()
 
 
-def plan_of(settings: ServiceFile, fold: Fold) -> Plan:
-    inputs = tuple(input_of(name, settings.streams[name], fold.placed_in) for name in fold.streams)
-    topics = OutputTopics("", "", "", settings.changelog.topic, settings.journal.topic)
-    limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
-    return Plan(settings.service, inputs, compile_rules(fold.rules), (), topics, *limits)
-
-
-def _entries(log: Log, plan: Plan, partition: int) -> Sequence[JournalEntry]:
+def _journal(log: Log, plan: Plan, partition: int) -> Sequence[JournalEntry]:
     """The journal of the main stage, which knows every stream; none where the service never ran."""
     if not log.topics([plan.topics.journal]):
         return ()
@@ -147,27 +138,16 @@ def _entries(log: Log, plan: Plan, partition: int) -> Sequence[JournalEntry]:
         return ()
 
 
-def _found(matches: Matches, partition: int) -> Iterator[FoldedMatch]:
-    for key, line in matches.records() if len(matches) else ():
-        match: dict[str, Any] = json.loads(line)
-        yield FoldedMatch(match["rule"], partition, key, match["start"], match["at"], line)
-
-
-# ---------------------------------------------------------------- states, in memory and beyond
-
-
 class _States:
-    """The rules' states. In memory while they fit there."""
+    """The rules' states: in memory while they fit there, else also on disk."""
 
-    def __init__(self, plan: Plan, fold: Fold, folder: Path) -> None:
-        self.plan, self.folder, self.limit = plan, folder, fold.state_bytes
-        self.topics = [spec.origin for spec in plan.inputs]
-        self.state_cache = StateCache(plan, MemoryStore(), self.topics)
+    def __init__(self, plan: Plan, limit: int, folder: Path, tally: Tally) -> None:
+        self.plan, self.limit, self.folder, self.tally = plan, limit, folder, tally
+        self.state_cache = StateCache(plan, MemoryStore(), [spec.origin for spec in plan.inputs])
         self.store: RocksStore | None = None
-        self.gone = Tally()
         self._since_look = 0
 
-    def run(self, batch: Any, watermark: int) -> Matches:
+    def run(self, batch: Batch, watermark: int) -> Matches:
         found = self.state_cache.run(batch, watermark).render()
         self._since_look += len(batch)
         if self._since_look >= LOOK_EVERY:
@@ -177,40 +157,24 @@ class _States:
         return found
 
     def _spill(self, watermark: int) -> None:
-        """All states to the disk; those that are needed again come back."""
+        """Moves all states to the disk; those that are needed again come back."""
         if self.store is None:
             self.store = RocksStore(self.folder / "states")
             self.state_cache.spill_to(self.store)
         rows, index = self.state_cache.changes(watermark)
         self.store.write([*rows, *index])
         self.state_cache.committed()
-        self._count_states(self.gone)
+        self.add_to_tally()
         self.state_cache.evict()
 
-    def count(self, tally: Tally) -> None:
-        self._count_states(self.gone)
-        tally.add(self.gone)
-
-    def _count_states(self, tally: Tally) -> None:
+    def add_to_tally(self) -> None:
+        """Counts what the states in memory dropped: those that leave it take their counts with them."""
         for number, plan in enumerate(self.plan.program.rules):
-            found = self.state_cache.states.tallies(number)
-            dropped = found.dropped_partials + found.dropped_events + found.dropped_matches
-            for counts, count in (
-                (tally.dropped, dropped), (tally.no_key, found.no_key), (tally.suppressed, found.suppressed)
-            ):  # fmt: skip
-                if count:
-                    counts[plan.rule.id] = counts.get(plan.rule.id, 0) + count
+            found, rule = self.state_cache.states.tallies(number), plan.rule.id
+            self.tally.dropped[rule] += found.dropped_partials + found.dropped_events + found.dropped_matches
+            self.tally.no_key[rule] += found.no_key
+            self.tally.suppressed[rule] += found.suppressed
 
     def close(self) -> None:
         if self.store is not None:
             self.store.close()
-
-
-@contextmanager
-def _states(plan: Plan, fold: Fold) -> Iterator[_States]:
-    with tempfile.TemporaryDirectory(prefix="samovar-backtest-") as folder:
-        states = _States(plan, fold, Path(folder))
-        try:
-            yield states
-        finally:
-            states.close()

@@ -14,7 +14,7 @@ import numpy as np
 from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.journal import SCHEMA, JournalEntry
 from samovar.changelog.log import Log, TopicPartition
-from samovar.native.kernel import Batch, Int64s
+from samovar.native.kernel import Batch
 from samovar.patterns.engine.matcher import END_OF_TIME
 from samovar.patterns.engine.order import Buffer, release
 from samovar.tasks.input.placement import checked_streams
@@ -52,11 +52,9 @@ class PartitionCounts:
 class Lane:
     """A partition on its way through history. The source of truth for how far it is."""
 
-    def __init__(
-        self, log: Log, plan: Plan, stretch: OffsetSpan, entries: Sequence[JournalEntry], until_ms: int
-    ) -> None:
-        self.log, self.stretch, self.until_ms = log, stretch, until_ms
-        self.source = StreamSource(plan.inputs, plan.fields, stretch.partition)
+    def __init__(self, log: Log, plan: Plan, span: OffsetSpan, entries: Sequence[JournalEntry], until_ms: int) -> None:
+        self.span, self.until_ms = span, until_ms
+        self.source = StreamSource(plan.inputs, plan.fields, span.partition)
         self.source.replay()
         self.source.check_places(checked_streams(plan), None)  # as the live task puts such records aside
         self.watermark = self.source.watermark
@@ -64,13 +62,14 @@ class Lane:
         self._entries = [entry for entry in entries if self._matters(entry)]
         self._cursors: dict[str, PartitionCursor] = {}
         self._ended: set[str] = set()
+        self._log = log
         for stream, source in self.source.sources.items():
-            source.next = stretch.start[stream]
+            source.next = span.start[stream]
 
     def _matters(self, entry: JournalEntry) -> bool:
         if entry.kind not in (*TIME_ENTRIES, SCHEMA) or entry.facts["stream"] not in self.source.sources:
             return False
-        start, stop = self.stretch.start, self.stretch.stop
+        start, stop = self.span.start, self.span.stop
         places = [(stream, at) for stream, at in entry.inputs.items() if stream in start]
         if any(at > stop[stream] for stream, at in places):
             return False
@@ -79,60 +78,50 @@ class Lane:
 
     @property
     def records(self) -> int:
-        return sum(seen.records for seen in self.counts.values())
+        return sum(counts.records for counts in self.counts.values())
 
     def batches(self) -> Iterator[Batch]:
         """Events in order; after each batch `watermark` says how far event time is."""
         try:
             for entry in self._entries:
-                yield from self._up_to(entry.inputs, ends=False)
+                yield from self._read(entry.inputs, to_the_end=False)
                 if self.watermark >= self.until_ms:
                     break
                 if entry.facts["stream"] not in self._ended:
-                    yield self._moved(self.source.apply(entry).released)
-            yield from self._up_to(self.stretch.stop, ends=True)
-            yield self._last()
+                    yield self._advance(self.source.apply(entry).released)
+            yield from self._read(self.span.stop, to_the_end=True)
+            # There is no more: what still waits for event time.
+            buffer = Buffer(len(self.source.fields), [0], [(0, 0)], {(0, 0): END_OF_TIME})
+            _add_all(buffer, self.source.buffer.pending)
+            self.watermark = END_OF_TIME
+            yield release(buffer).released
         finally:
             self.close()
 
-    def _up_to(self, inputs: Mapping[str, int], *, ends: bool) -> Iterator[Batch]:
+    def _read(self, inputs: Mapping[str, int], *, to_the_end: bool) -> Iterator[Batch]:
         """All inputs up to these offsets, the one that is behind in event time first."""
         left = {stream: at for stream, at in inputs.items() if stream in self.source.sources}
         while left and self.watermark < self.until_ms:
             stream = min(left, key=self.source.largest)
-            records = self._cursor(stream).take(left[stream])
-            if records is not None:
-                fed = self.source.feed(records)
-                self.counts[stream] += PartitionCounts(len(records), len(fed.dead), len(fed.late))
-                yield self._moved(fed.ordered.released)
-                continue
-            self.source.sources[stream].next = max(self.source.sources[stream].next, left.pop(stream))
-            if ends:
-                self._ended.add(stream)
-                yield self._moved(self.source.apply(self._entry("silent", stream)).released)
-
-    def _cursor(self, stream: str) -> PartitionCursor:
-        if stream not in self._cursors:
             source = self.source.sources[stream]
-            at = TopicPartition(source.spec.topic, self.stretch.partition)
-            self._cursors[stream] = PartitionCursor(self.log, at, source.next)
-        return self._cursors[stream]
+            if stream not in self._cursors:
+                at = TopicPartition(source.spec.topic, self.span.partition)
+                self._cursors[stream] = PartitionCursor(self._log, at, source.next)
+            records = self._cursors[stream].take(left[stream])
+            if records is not None:
+                decoded = self.source.feed(records)
+                self.counts[stream] += PartitionCounts(len(records), len(decoded.dead), len(decoded.late))
+                yield self._advance(decoded.ordered.released)
+                continue
+            source.next = max(source.next, left.pop(stream))
+            if to_the_end:
+                self._ended.add(stream)
+                idle = JournalEntry("silent", self.source.journaled, self.source.nexts(), None, {"stream": stream})
+                yield self._advance(self.source.apply(idle).released)
 
-    def _moved(self, released: Batch) -> Batch:
+    def _advance(self, released: Batch) -> Batch:
         self.watermark = self.source.watermark
         return released
-
-    def _last(self) -> Batch:
-        """There is no more: what still waits for event time."""
-        whole = Batch(len(self.source.fields))
-        buffer = Buffer(whole.columns, [0], [(0, 0)], {(0, 0): END_OF_TIME})
-        pending = self.source.buffer.pending
-        buffer.pending.append(pending, _all_rows(pending))
-        self.watermark = END_OF_TIME
-        return release(buffer).released
-
-    def _entry(self, kind: str, stream: str) -> JournalEntry:
-        return JournalEntry(kind, self.source.journaled, self.source.nexts(), None, {"stream": stream})
 
     def close(self) -> None:
         for cursor in self._cursors.values():
@@ -157,12 +146,12 @@ def merged(lanes: Sequence[Lane], columns: int) -> Iterator[tuple[Batch, int]]:
         if more is None:
             del going[place]
         else:
-            buffer.pending.append(more, _all_rows(more))
+            _add_all(buffer, more)
         before, buffer.largest[(0, place)] = buffer.floor, lanes[place].watermark
         if buffer.watermark() > before:
             ordered = release(buffer)
             yield ordered.released, ordered.watermark
 
 
-def _all_rows(batch: Batch) -> Int64s:
-    return np.arange(len(batch), dtype=np.int64)
+def _add_all(buffer: Buffer, batch: Batch) -> None:
+    buffer.pending.append(batch, np.arange(len(batch), dtype=np.int64))

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.backtest.examples import Example
-from samovar.service.backtest.run import Backtest, RuleResult
+from samovar.service.backtest.run import Backtest, Example
 from samovar.service.masking.fields import HIDDEN, Masks, names_values
 
 NOTE = "marked values are hidden"
@@ -18,21 +17,20 @@ def masked_backtest(masks: Masks, found: Backtest) -> Backtest:
     """The same, with examples as who asks may see them."""
     if not masks.is_on:
         return found
-    return replace(found, rules=tuple(_result(masks, each) for each in found.rules), notes=(*found.notes, NOTE))
+    results = []
+    for result in found.rules:
+        rule = result.rule
+        # What is gone was found by the service's rule, of whose output this one tells nothing.
+        examples = {
+            kind: tuple(_masked(masks, each, None if kind == "gone" else rule) for each in some)
+            for kind, some in result.examples.items()
+        }
+        shown = replace(rule, text=HIDDEN) if names_values(masks.lineage, rule.text) else rule
+        results.append(replace(result, rule=shown, examples=examples))
+    return replace(found, rules=tuple(results), notes=(*found.notes, NOTE))
 
 
-def _result(masks: Masks, result: RuleResult) -> RuleResult:
-    """What is gone was found by the service's rule, of whose output this one tells nothing."""
-    examples = {
-        kind: tuple(_example(masks, each, None if kind == "gone" else result.rule) for each in some)
-        for kind, some in result.examples.items()
-    }
-    is_hidden = names_values(masks.lineage, result.rule.text)
-    rule = replace(result.rule, text=HIDDEN) if is_hidden else result.rule
-    return replace(result, rule=rule, examples=examples)
-
-
-def _example(masks: Masks, example: Example, rule: Rule | None) -> Example:
+def _masked(masks: Masks, example: Example, rule: Rule | None) -> Example:
     events = tuple(
         replace(each, value=None if each.value is None else masks.raw(each.topic, {"value": each.value})["value"])
         for each in example.events

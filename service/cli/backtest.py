@@ -17,9 +17,9 @@ from samovar.service.auth.audit import record_export
 from samovar.service.auth.tokens import load_tokens
 from samovar.service.backtest import report
 from samovar.service.backtest.masking import masked_backtest
+from samovar.service.backtest.report import text_of
 from samovar.service.backtest.run import BacktestOptions, backtest
 from samovar.service.backtest.spark import engine_on
-from samovar.service.backtest.text import text_of
 from samovar.service.cli.options import Config, Engine, Json, Master, instant, refuse_engine
 from samovar.service.cli.refusals import REFUSED, exit_on_refusal
 from samovar.service.config.loading import load_service
@@ -90,9 +90,8 @@ def rules_backtest(
             print(bad, file=sys.stderr)
             raise typer.Exit(RULE_ERRORS) from None
         lineage = None if pii else Lineage(settings)
-        if (
-            lineage is not None and lineage.any
-        ):  # reports are passed on: marked values stand in them as on a viewer's pages
+        # Reports are passed on: marked values stand in them as on a viewer's pages.
+        if lineage is not None and lineage.any:
             with opened(settings) as log:
                 secret = load_tokens(log, settings.service).mask_secret
             found = masked_backtest(Masks(lineage, secret or secrets.token_bytes(32)), found)
@@ -104,7 +103,7 @@ def rules_backtest(
                 raise typer.Exit(REFUSED) from None
             with opened(settings) as log:
                 record_export(log, settings, "rules backtest", html)
-    print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else "\n".join(text_of(found)), flush=True)
+    print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else text_of(found), flush=True)
 
 
 def _event_time(option: str, text: str | None) -> int | None:

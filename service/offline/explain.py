@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import IO
+from collections.abc import Iterator
+from typing import IO, Any
 
 from samovar.common.texts import counted
 from samovar.native.kernel import Other
@@ -15,18 +15,30 @@ from samovar.patterns.explain.key_trace import KeyTrace, follow, iso_time, key_c
 from samovar.patterns.explain.why import explain as explained
 from samovar.patterns.explain.why import value_text
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.offline.match import BAD_LINES, FINE, USAGE, EventFile, MatchRunOptions, decoder_of, open_events
+from samovar.service.offline.match import BAD_LINES, FINE, USAGE, EventFile, MatchRunOptions
 
 SHOWN_EVENTS = 200
 
 
 def explain(program: Program, source: EventFile, options: MatchRunOptions, out: IO[bytes], err: IO[str]) -> int:
-    """One explanation a rule, on standard output. Gives the exit code."""
+    """One explanation per rule, on standard output. Gives the exit code."""
     assert options.explain is not None
-    # Each rule and each reading of the key is a run of its own, so what cannot be read again is kept.
-    kept = list(source.blocks()) if source.path is None else None
+    blocks = source.repeatable()  # each rule and each reading of the key is a run of its own
     bad: dict[int, BadLine] = {}
     code = FINE
+
+    def trace(rule: Rule, key: Any) -> KeyTrace:
+        alone = compile_rules([rule])
+
+        def feed(replay: EventReplay) -> Iterator[Matches]:
+            lines = Lines(options.decoder(alone), lambda line: bad.update({line.number: line}))
+            for block in blocks():
+                yield replay.feed(lines.take(block))
+            yield replay.feed(lines.end())
+            yield from replay.finish()
+
+        return follow(alone, key, feed, **options.replay)
+
     for plan in program.rules:
         names = [key.name for key in plan.rule.form.by]
         candidates = key_candidates(names, options.explain) if names else [()]
@@ -36,51 +48,14 @@ def explain(program: Program, source: EventFile, options: MatchRunOptions, out: 
             )
             code = USAGE
             continue
-        stories = (_story(plan.rule, key, source, kept, options, bad) for key in candidates)
-        story = next((story for story in stories if story.events), None)
-        story = story or _story(plan.rule, candidates[0], source, kept, options, bad)
+        story = trace(plan.rule, candidates[0])
+        if not story.events:
+            others = (trace(plan.rule, key) for key in candidates[1:])
+            story = next((other for other in others if other.events), story)
         out.write((json_of(story) if options.json else text_of(story) + "\n").encode())
     for line in bad.values():
         err.write(f"{source.name}:{line}\n")
     return code or (BAD_LINES if bad else FINE)
-
-
-def _story(
-    rule: Rule,
-    key: tuple[object, ...],
-    source: EventFile,
-    kept: list[bytes] | None,
-    options: MatchRunOptions,
-    bad: dict[int, BadLine],
-) -> KeyTrace:
-    program = compile_rules([rule])
-
-    def feed(replay: EventReplay) -> Iterator[Matches]:
-        lines = Lines(decoder_of(program, options), lambda line: bad.update({line.number: line}))
-        yield from _fed(replay, lines, kept if kept is not None else None, source)
-
-    return follow(
-        program,
-        key,  # type: ignore[arg-type]
-        feed,
-        slack_ms=options.slack_ms,
-        flush=options.flush,
-        max_partials=options.max_partials,
-        max_events=options.max_events,
-        max_matches=options.max_matches,
-    )
-
-
-def _fed(replay: EventReplay, lines: Lines, kept: list[bytes] | None, source: EventFile) -> Iterator[Matches]:
-    if kept is not None:
-        for block in kept:
-            yield replay.feed(lines.take(block))
-    else:
-        with open_events(str(source.path)) as again:
-            for block in again.blocks():
-                yield replay.feed(lines.take(block))
-    yield replay.feed(lines.end())
-    yield from replay.finish()
 
 
 def json_of(story: KeyTrace) -> str:
@@ -100,7 +75,7 @@ def json_of(story: KeyTrace) -> str:
     return json.dumps({**record, "conclusion": told.conclusion}, ensure_ascii=False) + "\n"
 
 
-def text_of(story: KeyTrace, show_time: Callable[[int], str] = iso_time) -> str:
+def text_of(story: KeyTrace) -> str:
     """The explanation as text: a heading, the events, the conclusion."""
     told = explained(story)
     key = ", ".join(f"{name}={value_text(value)}" for name, value in story.key.items()) or "all events"
@@ -116,6 +91,6 @@ def text_of(story: KeyTrace, show_time: Callable[[int], str] = iso_time) -> str:
             for name, value in event.fields.items()
             if value is not None and name not in story.key
         )
-        lines.append(f"  line {event.offset + 1:<6} {show_time(event.time)}  {event.type}  {fields}".rstrip())
+        lines.append(f"  line {event.offset + 1:<6} {iso_time(event.time)}  {event.type}  {fields}".rstrip())
         lines += [f"      {sentence}" for sentence in sentences]
     return "\n".join([*lines, "", *told.conclusion])

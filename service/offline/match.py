@@ -11,11 +11,12 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from samovar.common.errors import UsageError
 from samovar.common.progress import Progress
@@ -23,7 +24,7 @@ from samovar.common.texts import counted
 from samovar.common.times import duration_text
 from samovar.patterns.engine.compile import CompileError, Program, compile_rules
 from samovar.patterns.engine.decoder import Decoder
-from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Counters, Matches, RuleFailure
+from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS, Matches, RuleFailure
 from samovar.patterns.engine.replay import BadLine, EventReplay, LateLine, Lines
 from samovar.patterns.rulefile.loading import RuleSet, SettingError, load_set, rendered
 from samovar.patterns.semantics.schema import Schema
@@ -54,6 +55,16 @@ class MatchRunOptions:
     score: bool = False
     json: bool = False
 
+    @property
+    def replay(self) -> dict[str, Any]:
+        """What a replay of events is told."""
+        names = ("slack_ms", "flush", "max_partials", "max_events", "max_matches")
+        return {name: getattr(self, name) for name in names}
+
+    def decoder(self, program: Program) -> Decoder:
+        type_field = self.type_field if self.type is None else None
+        return Decoder(program.fields, self.time_field, type_field, self.type or "")
+
 
 def match(rule_paths: Sequence[str], events: str, options: MatchRunOptions, out: IO[bytes], err: IO[str]) -> int:
     """Runs the command and gives its exit code."""
@@ -69,7 +80,16 @@ def match(rule_paths: Sequence[str], events: str, options: MatchRunOptions, out:
 
 
 def _match(rule_paths: Sequence[str], source: EventFile, options: MatchRunOptions, out: IO[bytes], err: IO[str]) -> int:
-    rules = load_checked(rule_paths, source, options)
+    settings: dict[str, Any] = {"params": options.params, "lists": options.lists, "schema": options.schema}
+    rules = load_set(rule_paths, **settings)
+    if options.schema is None and suspicions_only(rules):
+        # Without a schema the names of the events' fields show what is a slip.
+        known = sampled_fields(source.first())
+        rules = load_set(rule_paths, **settings, known_fields=known)
+        if suspicions_only(rules) and source.path is not None:
+            # A field that only later events have is no slip: look at all of them before saying so.
+            known |= named_fields(source.repeatable()())
+            rules = load_set(rule_paths, **settings, known_fields=known)
     shown = rules.errors if options.quiet else rules.findings
     if shown:
         err.write(rendered(shown) + "\n")
@@ -77,12 +97,12 @@ def _match(rule_paths: Sequence[str], source: EventFile, options: MatchRunOption
         return USAGE if rules.unreadable else RULE_ERRORS
     program = compile_rules(rules.rules)
     if options.explain is not None:
-        from samovar.service.offline.explain import explain  # noqa: PLC0415 - seldom asked for
+        from samovar.service.offline.explain import explain  # noqa: PLC0415 - seldom asked for, and a cycle
 
         return explain(program, source, options, out, err)
     run = MatchRun(program, source, options, err)
     if options.score:
-        from samovar.service.offline.score import write_score  # noqa: PLC0415 - seldom asked for
+        from samovar.service.offline.score import write_score  # noqa: PLC0415 - seldom asked for, and a cycle
 
         write_score(run, out)
     else:
@@ -101,26 +121,14 @@ class MatchRun:
     """One pass over the events. Tells of bad and late lines as they come, and counts everything."""
 
     def __init__(self, program: Program, source: EventFile, options: MatchRunOptions, err: IO[str]) -> None:
-        self.program = program
-        self.source = source
-        self.options = options
-        self.err = err
+        self.program, self.source, self.options, self.err = program, source, options, err
         self.bad = self._untyped = 0
-        self.lines = Lines(decoder_of(program, options), self.tell_bad)
-        self.replay = EventReplay(
-            program,
-            slack_ms=options.slack_ms,
-            flush=options.flush,
-            max_partials=options.max_partials,
-            max_events=options.max_events,
-            max_matches=options.max_matches,
-            show_suppressed=options.all,
-            on_late=self.tell_late,
-        )
+        self.lines = Lines(options.decoder(program), self._on_bad)
+        self.replay = EventReplay(program, **options.replay, show_suppressed=options.all, on_late=self._on_late)
         self.progress = Progress(err, quiet=options.quiet)
 
     def matches(self) -> Iterator[Matches]:
-        for block in self.source.blocks():
+        for block in self.source.blocks:
             yield from self.replay.take(self.lines.take(block))
             self.progress.reading(self.replay.events, self.source.fraction())
         yield from self.replay.take(self.lines.end())
@@ -129,56 +137,45 @@ class MatchRun:
             self.progress.matching(self.replay.events)
         self.progress.clear()
 
-    def tell_bad(self, line: BadLine) -> None:
+    def _on_bad(self, line: BadLine) -> None:
         self.bad += 1
         self._untyped += line.kind == "MISSING_TYPE"
         self.progress.clear()
         self.err.write(f"{self.source.name}:{line}\n")
 
-    def tell_late(self, late: LateLine) -> None:
+    def _on_late(self, late: LateLine) -> None:
         self.progress.clear()
         by, slack = duration_text(late.by_ms), duration_text(self.options.slack_ms or 0)
         self.err.write(f"{self.source.name}:{late.offset + 1}: late by {by} beyond the slack of {slack}, not matched\n")
 
     def report(self) -> None:
-        """What was dropped, a line a rule; then a summary."""
+        """What was dropped, one line per rule; then a summary."""
         states = self.replay.states
-        counters = [states.counters(number) for number in range(len(self.program.rules))]
-        for plan, count in zip(self.program.rules, counters, strict=True):
+        counters = [(plan.rule.id, states.counters(number)) for number, plan in enumerate(self.program.rules)]
+        for rule, count in counters:
             for number, what, setting in (
                 (count.dropped_partials, "partial matches dropped, the oldest first", "max-partials"),
                 (count.dropped_events, "held events dropped, the oldest first", "max-events"),
                 (count.dropped_matches, "matches dropped, the first of each event are kept", "max-matches"),
             ):
                 if number:
-                    self.err.write(f"{plan.rule.id}: {number:,} {what}; --{setting} allows more\n")
+                    self.err.write(f"{rule}: {number:,} {what}; --{setting} allows more\n")
         if forgotten := states.dropped_history():
             self.err.write(
                 f"history functions: {forgotten:,} events dropped, the oldest first; --max-events allows more\n"
             )
         if self._untyped and not self.replay.events:
             self.err.write("no event has a type: where all are of one, name it, as in `--type purchase`\n")
+        found = sum(count.matches for _, count in counters)
+        told = [counted(self.replay.events, "event"), counted(found, "match", "matches")]
+        suppressed = sum(count.suppressed for _, count in counters)
+        unusual = [f"{suppressed:,} suppressed"] if suppressed else []
+        unusual += [counted(self.bad, "bad line")] if self.bad else []
+        unusual += [f"{self.replay.late:,} late"] if self.replay.late else []
+        unusual += [f"{count.no_key:,} without a key for {rule}" for rule, count in counters if count.no_key]
         # A run that went well and that no person watches has nothing to say.
-        told = [counted(self.replay.events, "event"), counted(sum(c.matches for c in counters), "match", "matches")]
-        unusual = list(self.unusual(counters))
         if not self.options.quiet and (unusual or self.err.isatty()):
             self.err.write(", ".join(told + unusual) + "\n")
-
-    def unusual(self, counters: Sequence[Counters]) -> Iterator[str]:
-        if suppressed := sum(count.suppressed for count in counters):
-            yield f"{suppressed:,} suppressed"
-        if self.bad:
-            yield counted(self.bad, "bad line")
-        if self.replay.late:
-            yield f"{self.replay.late:,} late"
-        for plan, count in zip(self.program.rules, counters, strict=True):
-            if count.no_key:
-                yield f"{count.no_key:,} without a key for {plan.rule.id}"
-
-
-def decoder_of(program: Program, options: MatchRunOptions) -> Decoder:
-    field = options.type_field if options.type is None else None
-    return Decoder(program.fields, options.time_field, field, options.type or "")
 
 
 # ---------------------------------------------------------------- the events
@@ -187,91 +184,64 @@ def decoder_of(program: Program, options: MatchRunOptions) -> Decoder:
 class EventFile:
     """Where events come from: a file or standard input, gzip or not. Read once, from the beginning."""
 
-    def __init__(self, name: str, stream: IO[bytes], raw: IO[bytes], size: int | None, live: bool) -> None:
+    def __init__(self, name: str, raw: Any, size: int | None, live: bool) -> None:
         self.name = name
         # Where it can be read a second time: not a pipe, be it named or made by the shell.
         self.path = Path(name) if size is not None and Path(name).is_file() else None
-        self._stream = stream
-        self._raw = raw
-        self._size = size
+        self._raw, self._size = raw, size
+        stream: Any = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
+        if stream.peek(2)[:2] == GZIP_MAGIC:
+            stream = gzip.GzipFile(fileobj=stream)
         # A live reader takes what is there; otherwise whole blocks are cheaper.
-        self._read: Any = getattr(stream, "read1", stream.read) if live else stream.read
-        self._first: bytes | None = None
+        self.blocks: Iterator[bytes] = self._read(getattr(stream, "read1", stream.read) if live else stream.read)
+
+    def _read(self, read: Callable[[int], bytes]) -> Iterator[bytes]:
+        try:
+            while block := read(BLOCK_BYTES):
+                yield block
+        except (OSError, EOFError, zlib.error) as error:
+            raise UsageError(f"cannot read {self.name}: {getattr(error, 'strerror', None) or error}") from error
 
     def first(self) -> bytes:
         """The first block, which `blocks` will give again."""
-        if self._first is None:
-            self._first = self._next()
-        return self._first
+        block = next(self.blocks, b"")
+        self.blocks = chain([block], self.blocks)
+        return block
 
-    def blocks(self) -> Iterator[bytes]:
-        block = self.first()
-        self._first = b""
-        while block:
-            yield block
-            block = self._next()
+    def repeatable(self) -> Callable[[], Iterator[bytes]]:
+        """What gives all blocks as often as it is called: a file is opened again, else they are kept in memory."""
+        if self.path is None:
+            kept = list(self.blocks)
+            self.blocks = iter(kept)
+            return lambda: iter(kept)
 
-    def restart(self, blocks: list[bytes]) -> None:
-        """Let `blocks` give these again, which someone else has already read."""
-        pending = iter(blocks)
-        self._first, self._read = None, lambda _size: next(pending, b"")
+        def reopened() -> Iterator[bytes]:
+            with open_events(self.name) as again:
+                yield from again.blocks
+
+        return reopened
 
     def fraction(self) -> float | None:
         """How much of the file has been read; None where that is not known."""
         return min(1.0, self._raw.tell() / self._size) if self._size else None
-
-    def _next(self) -> bytes:
-        try:
-            block: bytes = self._read(BLOCK_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UsageError(f"cannot read {self.name}: {getattr(error, 'strerror', None) or error}") from error
-        return block
 
 
 @contextmanager
 def open_events(path: str, live: bool = False) -> Iterator[EventFile]:
     """A file, or standard input for `-`."""
     if path == "-":
-        stream: Any = sys.stdin.buffer
-        yield EventFile("<stdin>", unzipped(stream), stream, None, live)
+        yield EventFile("<stdin>", sys.stdin.buffer, None, live)
         return
     try:
         file = Path(path).open("rb")  # noqa: SIM115 - closed below; only opening it is our reader's fault
-        stream = unzipped(file)
+        source = EventFile(path, file, Path(path).stat().st_size, live)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     with file:
-        yield EventFile(path, stream, file, Path(path).stat().st_size, live)
+        yield source
 
 
-def unzipped(stream: Any) -> IO[bytes]:
-    peekable: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
-    zipped = peekable.peek(2)[:2] == GZIP_MAGIC
-    unpacked: IO[bytes] = cast("IO[bytes]", gzip.GzipFile(fileobj=peekable)) if zipped else peekable
-    return unpacked
-
-
-# ---------------------------------------------------------------- the rules
-
-
-def load_checked(paths: Sequence[str], source: EventFile, options: MatchRunOptions) -> RuleSet:
-    """The rules. Without a schema the names of the events' fields show what is a slip."""
-
-    def load(known_fields: frozenset[str] | None) -> RuleSet:
-        return load_set(
-            paths, params=options.params, lists=options.lists, schema=options.schema, known_fields=known_fields
-        )
-
-    rules = load(None)
-    if options.schema is not None or not suspicions_only(rules):
-        return rules
-    known = sampled_fields(source.first())
-    rules = load(known)
-    if suspicions_only(rules) and source.path is not None:
-        # A field that only later events have is no slip: look at all of them before saying so.
-        with open_events(str(source.path)) as again:
-            rules = load(known | named_fields(again.blocks()))
-    return rules
+# ---------------------------------------------------------------- names of fields
 
 
 def suspicions_only(rules: RuleSet) -> bool:

@@ -21,7 +21,7 @@ from samovar.common.progress import Progress
 from samovar.common.suggest import did_you_mean
 from samovar.common.texts import counted
 from samovar.native.kernel import Int64s, Messages, lines_of
-from samovar.patterns.engine.avro.write import AvroValueError, Encoder
+from samovar.patterns.engine.avro.write import AvroValueError
 from samovar.patterns.engine.decode import Bad
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
@@ -37,9 +37,7 @@ SHOWN_BAD = 10
 
 
 def produce(settings: ServiceFile, stream: str | None, file: str, err: IO[str], *, skip_bad: bool, quiet: bool) -> int:
-    """Runs the command and gives its exit code. Without a stream, each line goes to the one that has events of its
-    `type`.
-    """
+    """Runs the command and gives its exit code."""
     if stream is not None and stream not in settings.streams:
         streams = ", ".join(settings.streams)
         tip = did_you_mean(stream, settings.streams) or f"streams are {streams}"
@@ -47,43 +45,44 @@ def produce(settings: ServiceFile, stream: str | None, file: str, err: IO[str], 
     with open_events(file, live=file == "-") as source, opened(settings) as log:
         partitions = ensure_inputs(log, settings)
         names = settings.streams if stream is None else [stream]
-        targets = {name: StreamTarget.of(name, settings.streams[name]) for name in names}
-        by_type = None if stream is not None else streams_by_type(settings)
+        targets = {name: StreamTarget(name, settings.streams[name]) for name in names}
+        by_type: dict[str, str] | None = None
+        if stream is None:
+            by_type = {}
+            for name, each in settings.streams.items():
+                # A stream without a type field has events of its own name.
+                by_type |= dict.fromkeys([name] if each.type is None else each.fields or (), name)
         return ProduceRun(log, targets, by_type, partitions, source, err, skip_bad, quiet).run()
 
 
-def streams_by_type(settings: ServiceFile) -> dict[str, str]:
-    """Event type to the stream that has events of it: a stream without a type field has those of its own name."""
-    found: dict[str, str] = {}
-    for name, stream in settings.streams.items():
-        found |= dict.fromkeys([name] if stream.type is None else stream.fields or (), name)
-    return found
-
-
-@dataclass(frozen=True)
 class StreamTarget:
     """How lines become records of one stream."""
 
-    name: str
-    stream: Stream
-    decoder: Decoder
-    encoder: Encoder | None
+    def __init__(self, name: str, stream: Stream) -> None:
+        self.topic = stream.topic
+        self._decoder = Decoder([stream.key], stream.time, stream.type, name)
+        self._encoder = encoder_of(stream)
 
-    @classmethod
-    def of(cls, name: str, stream: Stream) -> StreamTarget:
-        return cls(name, stream, Decoder([stream.key], stream.time, stream.type, name), encoder_of(stream))
-
-    def encode(self, rows: list[int], values: list[bytes]) -> dict[int, Bad]:
-        """Write values in the stream's format, in place; what it cannot hold, by row."""
-        unfit: dict[int, Bad] = {}
-        if self.encoder is None:
-            return unfit
-        for place, row in enumerate(rows):
-            try:
-                values[place] = self.encoder.encode(values[place])
-            except AvroValueError as error:
-                unfit[row] = Bad("NOT_AVRO", str(error), None)
-        return unfit
+    def records(
+        self, block: bytes, messages: Messages, rows: Int64s, bad: dict[int, Bad]
+    ) -> Iterator[tuple[int, Pair]]:
+        """The records, each with the row of its line. What is not one is added to the bad ones."""
+        own = Messages(messages.data, messages.starts[rows], messages.ends[rows])
+        batch = self._decoder.batch()
+        verdicts = self._decoder.decode(batch, own)
+        for at in np.flatnonzero(verdicts["code"]).tolist():
+            if own[at].strip():
+                bad[int(rows[at])] = self._decoder.bad(verdicts[at], own[at])
+        good = np.flatnonzero(verdicts["code"] == 0)
+        values = slices(block, own.starts[good], own.ends[good])
+        for row, key, value in zip(rows[good].tolist(), key_texts(batch, 0, own), values, strict=True):
+            if self._encoder is not None:
+                try:
+                    value = self._encoder.encode(value)
+                except AvroValueError as error:
+                    bad[row] = Bad("NOT_AVRO", str(error), None)
+                    continue
+            yield row, (key, value)
 
 
 @dataclass
@@ -92,7 +91,7 @@ class ProduceRun:
 
     log: Log
     targets: Mapping[str, StreamTarget]
-    by_type: Mapping[str, str] | None
+    by_type: Mapping[str, str] | None  # event type to stream; None where all lines are for one stream
     partitions: int
     source: EventFile
     err: IO[str]
@@ -103,94 +102,14 @@ class ProduceRun:
     bad: int = 0
 
     def run(self) -> int:
-        with collector_off():
-            self._write_all()
-        self._report()
-        return BAD_LINES if self.bad and not self.skip_bad else FINE
-
-    def _write_all(self) -> None:
         progress = Progress(self.err, quiet=self.quiet)
-        for block in whole_lines(self.source.blocks()):
-            goes_on = self._write(block)
-            progress.reading(self.written, self.source.fraction())
-            if not goes_on:
-                break
-        progress.clear()
-
-    def _write(self, block: bytes) -> bool:
-        """Append the good lines; without `skip_bad` only those before the first bad one. Whether to go on."""
-        messages = lines_of(block)
-        bad: dict[int, Bad] = {}
-        found: dict[str, list[tuple[int, Pair]]] = {}
-        for name, rows in self._shared_out(messages, bad).items():
-            found[name] = list(self._records(self.targets[name], block, messages, rows, bad))
-        stop = min(bad) if bad and not self.skip_bad else len(messages)
-        appends = []
-        for name, records in found.items():
-            pairs = [pair for row, pair in records if row < stop]
-            if pairs:
-                appends.append(Append(self.targets[name].stream.topic, pairs, among=self.partitions))
-        if appends:
-            self.written += self.log.append(appends)
-        for row in sorted(bad)[: None if self.skip_bad else 1]:
-            self._tell(self.lines + row + 1, bad[row])
-        self.lines += len(messages)
-        return stop == len(messages)
-
-    def _shared_out(self, messages: Messages, bad: dict[int, Bad]) -> dict[str, Int64s]:
-        """Stream to the rows of its lines."""
-        if self.by_type is None:
-            return {next(iter(self.targets)): np.arange(len(messages))}
-        found: dict[str, list[int]] = {}
-        for row in range(len(messages)):
-            name = self._stream_of(messages[row])
-            if isinstance(name, str):
-                found.setdefault(name, []).append(row)
-            elif name is not None:
-                bad[row] = name
-        return {name: np.array(rows, np.int64) for name, rows in found.items()}
-
-    def _stream_of(self, line: bytes) -> str | Bad | None:
-        """The stream of a line, or why it has none; None of a blank one."""
-        assert self.by_type is not None
-        try:
-            event = json.loads(line) if line.strip() else None
-        except ValueError:
-            return Bad("NOT_JSON", "it is not JSON", None)
-        if event is None and not line.strip():
-            return None
-        kind = event.get("type") if isinstance(event, dict) else None
-        known = self.by_type.get(kind) if isinstance(kind, str) else None
-        if known is not None:
-            return known
-        what = "it has no `type`" if kind is None else f"no stream has events of the type `{str(kind)[:50]}`"
-        return Bad("UNKNOWN_TYPE", f"{what}; types are {', '.join(self.by_type)}", None)
-
-    def _records(
-        self, target: StreamTarget, block: bytes, messages: Messages, rows: Int64s, bad: dict[int, Bad]
-    ) -> Iterator[tuple[int, Pair]]:
-        """The records of one stream, each with the row of its line. What is not one is put to the bad ones."""
-        own = Messages(messages.data, messages.starts[rows], messages.ends[rows])
-        batch = target.decoder.batch()
-        verdicts = target.decoder.decode(batch, own)
-        good = np.flatnonzero(verdicts["code"] == 0)
-        values = slices(block, own.starts[good], own.ends[good])
-        unfit = target.encode(good.tolist(), values)
-        bad.update({int(rows[at]): fault for at, fault in unfit.items()})
-        for at in np.flatnonzero(verdicts["code"]).tolist():
-            if own[at].strip():
-                bad[int(rows[at])] = target.decoder.bad(verdicts[at], own[at])
-        for at, key, value in zip(good.tolist(), key_texts(batch, 0, own), values, strict=True):
-            if at not in unfit:
-                yield int(rows[at]), (key, value)
-
-    def _tell(self, number: int, fault: Bad) -> None:
-        self.bad += 1
-        if self.bad <= SHOWN_BAD:
-            where = f"{number}" if fault.column is None else f"{number}:{fault.column}"
-            self.err.write(f"{self.source.name}:{where}: {fault.reason}\n")
-
-    def _report(self) -> None:
+        with collector_off():
+            for block in whole_lines(self.source.blocks):
+                goes_on = self._write(block)
+                progress.reading(self.written, self.source.fraction())
+                if not goes_on:
+                    break
+            progress.clear()
         if self.bad > SHOWN_BAD:
             self.err.write(f"... and {self.bad - SHOWN_BAD:,} more\n")
         if self.bad and not self.skip_bad:
@@ -198,10 +117,59 @@ class ProduceRun:
                 f"samovar: stopped at this line; {counted(self.written, 'line')} before it written\n"
                 "  Repair it and produce the rest, or leave bad lines out with --skip-bad.\n"
             )
-        elif not self.quiet:
+            return BAD_LINES
+        if not self.quiet:
             skipped = f", {counted(self.bad, 'bad line')} left out" if self.bad else ""
-            topics = ", ".join(target.stream.topic for target in self.targets.values())
+            topics = ", ".join(target.topic for target in self.targets.values())
             self.err.write(f"{counted(self.written, 'record')} to {topics}{skipped}\n")
+        return FINE
+
+    def _write(self, block: bytes) -> bool:
+        """Appends the good lines; without `skip_bad` only those before the first bad one. Whether to go on."""
+        messages = lines_of(block)
+        bad: dict[int, Bad] = {}
+        found = {
+            name: list(self.targets[name].records(block, messages, rows, bad))
+            for name, rows in self._rows_by_stream(messages, bad).items()
+        }
+        stop = min(bad) if bad and not self.skip_bad else len(messages)
+        appends = []
+        for name, records in found.items():
+            pairs = [pair for row, pair in records if row < stop]
+            if pairs:
+                appends.append(Append(self.targets[name].topic, pairs, among=self.partitions))
+        if appends:
+            self.written += self.log.append(appends)
+        for row in sorted(bad)[: None if self.skip_bad else 1]:
+            self.bad += 1
+            if self.bad <= SHOWN_BAD:
+                number, column = self.lines + row + 1, bad[row].column
+                where = f"{number}" if column is None else f"{number}:{column}"
+                self.err.write(f"{self.source.name}:{where}: {bad[row].reason}\n")
+        self.lines += len(messages)
+        return stop == len(messages)
+
+    def _rows_by_stream(self, messages: Messages, bad: dict[int, Bad]) -> dict[str, Int64s]:
+        if self.by_type is None:
+            return {next(iter(self.targets)): np.arange(len(messages))}
+        found: dict[str, list[int]] = {}
+        for row in range(len(messages)):
+            line = messages[row]
+            if not line.strip():
+                continue
+            try:
+                event = json.loads(line)
+            except ValueError:
+                bad[row] = Bad("NOT_JSON", "it is not JSON", None)
+                continue
+            kind = event.get("type") if isinstance(event, dict) else None
+            name = self.by_type.get(kind) if isinstance(kind, str) else None
+            if name is None:
+                what = "it has no `type`" if kind is None else f"no stream has events of the type `{str(kind)[:50]}`"
+                bad[row] = Bad("UNKNOWN_TYPE", f"{what}; types are {', '.join(self.by_type)}", None)
+            else:
+                found.setdefault(name, []).append(row)
+        return {name: np.array(rows, np.int64) for name, rows in found.items()}
 
 
 # ---------------------------------------------------------------- lines

@@ -9,69 +9,22 @@ alerts and no marks.
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from samovar.service.offline.match import MatchRun, open_events
+from samovar.patterns.syntax.tree import Rule
+from samovar.service.offline.match import MatchRun
 
-KIND_FIELD = "fraud_kind"
-ID_FIELD = "fraud_id"
+KIND_FIELD, ID_FIELD = "fraud_kind", "fraud_id"
 DETECTS = "detects:"
 MISSED_SHOWN = 20
 
 Labels = Mapping[int, tuple[str, str]]
-
-
-def write_score(run: MatchRun, out: IO[bytes]) -> None:
-    """A table, or with --json one JSON object."""
-    seen: list[bytes] = []
-    if run.source.path is None:
-        # What cannot be read again is kept.
-        seen = list(run.source.blocks())
-        run.source.restart(seen)
-    matches = list(_shown(run))
-    if run.source.path is not None:
-        with open_events(str(run.source.path)) as again:
-            labels = read_labels(lines_in(again.blocks()))
-    else:
-        labels = read_labels(lines_in(seen))
-    result = score(matches, labels, detects(plan.rule for plan in run.program.rules))
-    if run.options.json:
-        out.write(render_json(result).encode() + b"\n")
-        return
-
-    console = Console(width=100)
-    with console.capture() as capture:
-        console.print(render_table(result))
-    out.write(capture.get().encode())
-
-
-def _shown(run: MatchRun) -> Iterator[dict[str, Any]]:
-    for found in run.matches():
-        yield from found
-
-
-def lines_in(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for block in blocks:
-        *whole, rest = (rest + block).split(b"\n")
-        yield from whole
-    if rest:
-        yield rest
-
-
-class RuleTags(Protocol):
-    """What is read of a rule."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def tags(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +53,49 @@ class Score:
     unwatched: tuple[str, ...]
 
 
-def read_labels(lines: Iterable[str | bytes]) -> dict[int, tuple[str, str]]:
+def write_score(run: MatchRun, out: IO[bytes]) -> None:
+    """A table, or with --json one JSON object."""
+    blocks = run.source.repeatable()
+    matches = [match for found in run.matches() for match in found]
+    labels = read_labels(_lines(blocks()))
+    result = score(matches, labels, detects(plan.rule for plan in run.program.rules))
+    if run.options.json:
+        out.write(json.dumps(asdict(result), ensure_ascii=False).encode() + b"\n")
+        return
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(render_table(result))
+    out.write(capture.get().encode())
+
+
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def read_labels(lines: Iterable[bytes]) -> dict[int, tuple[str, str]]:
     """0-based line number -> (kind, id) of the planted events. Lines that are not JSON are passed over."""
     labels: dict[int, tuple[str, str]] = {}
     for number, line in enumerate(lines):
-        marked = KIND_FIELD.encode() in line if isinstance(line, bytes) else KIND_FIELD in line
-        if marked and (label := _label(line)):
-            labels[number] = label
+        if KIND_FIELD.encode() not in line:
+            continue
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get(KIND_FIELD):
+            labels[number] = str(event[KIND_FIELD]), str(event.get(ID_FIELD))
     return labels
 
 
-def detects(rules: Iterable[RuleTags]) -> dict[str, frozenset[str]]:
+def detects(rules: Iterable[Rule]) -> dict[str, frozenset[str]]:
     """Rule id -> the kinds that it is for."""
-    return {rule.id: _kinds(rule) for rule in rules}
+    tags = {rule.id: [tag.removeprefix(DETECTS) for tag in rule.tags if tag.startswith(DETECTS)] for rule in rules}
+    return {rule: frozenset(kinds or [rule]) for rule, kinds in tags.items()}
 
 
 def score(
@@ -123,23 +106,47 @@ def score(
     Rules in `detects` that made no match are scored too: with a recall of 0, if something was planted for them.
     """
     watched = dict(detects or {})
-    alerts: dict[str, int] = dict.fromkeys(watched, 0)
-    true_alerts: dict[str, int] = {}
-    found: dict[str, set[str]] = {}
+    planted: defaultdict[str, set[str]] = defaultdict(set)
+    for kind, incident in labels.values():
+        planted[kind].add(incident)
+    alerts: Counter[str] = Counter()
+    true_alerts: Counter[str] = Counter()
+    found: defaultdict[str, set[str]] = defaultdict(set)
     for match in matches:
         rule = str(match["rule"])
         kinds = watched.setdefault(rule, frozenset({rule}))
-        alerts[rule] = alerts.get(rule, 0) + 1
-        hits = {label[1] for line in _lines_of(match) if (label := labels.get(line)) and label[0] in kinds}
-        if hits:
-            true_alerts[rule] = true_alerts.get(rule, 0) + 1
-            found.setdefault(rule, set()).update(hits)
-    planted = _planted(labels)
-    scores = tuple(
-        _rule_score(rule, watched[rule], alerts[rule], true_alerts.get(rule, 0), found.get(rule, set()), planted)
-        for rule in sorted(alerts)
-    )
-    return _total(scores, watched, found, planted)
+        events = [labels[line] for lines in match["steps"].values() for line in lines if line in labels]
+        hits = {incident for kind, incident in events if kind in kinds}
+        alerts[rule] += 1
+        true_alerts[rule] += bool(hits)
+        found[rule] |= hits
+
+    def planted_for(kinds: Iterable[str]) -> set[str]:
+        return {incident for kind in kinds for incident in planted.get(kind, ())}
+
+    def share(part: int, whole: int) -> float | None:
+        return part / whole if whole else None
+
+    scores = []
+    for rule, kinds in sorted(watched.items()):
+        meant = planted_for(kinds)
+        scores.append(
+            RuleScore(
+                rule=rule,
+                kinds=tuple(sorted(kinds)),
+                alerts=alerts[rule],
+                true_alerts=true_alerts[rule],
+                planted=len(meant),
+                found=len(found[rule]),
+                precision=share(true_alerts[rule], alerts[rule]) if meant else None,
+                recall=share(len(found[rule]), len(meant)),
+                missed=tuple(sorted(meant - found[rule])[:MISSED_SHOWN]),
+            )
+        )
+    kinds = frozenset().union(*watched.values())
+    meant, together = planted_for(kinds), set().union(*found.values())
+    unwatched = tuple(sorted(set(planted) - kinds))
+    return Score(tuple(scores), len(meant), len(together), share(len(together), len(meant)), unwatched)
 
 
 def render_table(result: Score) -> Table:
@@ -148,87 +155,13 @@ def render_table(result: Score) -> Table:
     for heading in ("rule", "alerts", "true", "planted", "found", "precision", "recall"):
         table.add_column(heading, justify="left" if heading == "rule" else "right")
     for row in result.rules:
-        marked = row.planted > 0
-        table.add_row(
-            row.rule,
-            f"{row.alerts:,}",
-            f"{row.true_alerts:,}" if marked else "-",
-            f"{row.planted:,}" if marked else "-",
-            f"{row.found:,}" if marked else "-",
-            _percent(row.precision),
-            _percent(row.recall),
-        )
+        counts = [f"{count:,}" if row.planted else "-" for count in (row.true_alerts, row.planted, row.found)]
+        table.add_row(row.rule, f"{row.alerts:,}", *counts, _percent(row.precision), _percent(row.recall))
     table.add_section()
     table.add_row("all", "", "", f"{result.planted:,}", f"{result.found:,}", "", _percent(result.recall))
     if result.unwatched:
         table.caption = f"no rule is for: {', '.join(result.unwatched)}"
     return table
-
-
-def render_json(result: Score) -> str:
-    """For programs: one JSON object."""
-    return json.dumps(asdict(result), ensure_ascii=False)
-
-
-def _label(line: str | bytes) -> tuple[str, str] | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(event, dict) or not event.get(KIND_FIELD):
-        return None
-    return str(event[KIND_FIELD]), str(event.get(ID_FIELD))
-
-
-def _kinds(rule: RuleTags) -> frozenset[str]:
-    named = frozenset(tag.removeprefix(DETECTS) for tag in rule.tags if tag.startswith(DETECTS))
-    return named or frozenset({rule.id})
-
-
-def _lines_of(match: Mapping[str, Any]) -> Iterable[int]:
-    for lines in match["steps"].values():
-        yield from lines
-
-
-def _planted(labels: Labels) -> dict[str, set[str]]:
-    planted: dict[str, set[str]] = {}
-    for kind, number in labels.values():
-        planted.setdefault(kind, set()).add(number)
-    return planted
-
-
-def _rule_score(
-    rule: str, kinds: frozenset[str], alerts: int, true_alerts: int, found: set[str], planted: Mapping[str, set[str]]
-) -> RuleScore:
-    meant = set().union(*(planted.get(kind, set()) for kind in kinds))
-    return RuleScore(
-        rule,
-        tuple(sorted(kinds)),
-        alerts,
-        true_alerts,
-        len(meant),
-        len(found),
-        _share(true_alerts, alerts) if meant else None,
-        _share(len(found), len(meant)),
-        tuple(sorted(meant - found)[:MISSED_SHOWN]),
-    )
-
-
-def _total(
-    scores: tuple[RuleScore, ...],
-    watched: Mapping[str, frozenset[str]],
-    found: Mapping[str, set[str]],
-    planted: Mapping[str, set[str]],
-) -> Score:
-    kinds = set().union(*watched.values())
-    meant = set().union(*(numbers for kind, numbers in planted.items() if kind in kinds))
-    together = set().union(*found.values())
-    unwatched = tuple(sorted(set(planted) - kinds))
-    return Score(scores, len(meant), len(together), _share(len(together), len(meant)), unwatched)
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
 
 
 def _percent(share: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,10 +12,8 @@ from pydantic import ValidationError
 
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.patterns.engine.compile import compile_rules
-from samovar.patterns.rulefile.loading import SettingError, load_set, rendered
-from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.rulefile.loading import SettingError, load_given, load_set, rendered
 from samovar.patterns.syntax.constants import duration_ms
-from samovar.patterns.syntax.findings import render
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import Stream
@@ -43,12 +41,25 @@ def plan_of_rules(
 ) -> Plan:
     """Rules: texts of rules, rule files, folders of them. A text has more than one line."""
     given = [rules] if isinstance(rules, str | Path) else list(rules)
-    loaded = list(_rules(given, params, lists))
+    texts = [each for each in given if isinstance(each, str) and "\n" in each]
+    loaded: list[Rule] = []
+    for text in texts:
+        one = load_given(text, "<rule>", params, lists)
+        if one.rule is None:
+            raise BadTestError(rendered(one.findings, {"<rule>": text}))
+        loaded.append(one.rule)
+    paths = [each for each in given if each not in texts]
+    if paths:
+        try:
+            found = load_set(paths, params=params, lists=lists)
+        except SettingError as error:
+            raise BadTestError(str(error)) from error
+        if found.errors:
+            raise BadTestError(rendered(found.errors))
+        loaded += found.rules
     program = compile_rules(loaded)
-    texts = tuple(
-        PublishedRule(rule.id, each.version, rule.text) for rule, each in zip(loaded, program.rules, strict=True)
-    )
-    return Plan(NAME, _inputs(streams), program, texts, TOPICS)
+    published = tuple(PublishedRule(each.rule.id, each.version, each.rule.text) for each in program.rules)
+    return Plan(NAME, _inputs(streams), program, published, TOPICS)
 
 
 def plan_of_task(
@@ -84,43 +95,14 @@ def plan_of_service(config: str | Path, task: str | None) -> Plan:
     return plan if plan.task is None else replace(plan, task=replace(plan.task, alone=True))
 
 
-def _rules(given: Sequence[str | Path], params: Mapping[str, Any], lists: Mapping[str, Any]) -> Iterator[Rule]:
-    texts = [each for each in given if isinstance(each, str) and "\n" in each]
-    for text in texts:
-        yield _rule(text, params, lists)
-    paths = [each for each in given if each not in texts]
-    if not paths:
-        return
-    try:
-        rules = load_set(paths, params=params, lists=lists)
-    except SettingError as error:
-        raise BadTestError(str(error)) from error
-    if rules.errors:
-        raise BadTestError(rendered(rules.errors))
-    yield from rules.rules
-
-
-def _rule(text: str, params: Mapping[str, Any], lists: Mapping[str, Any]) -> Rule:
-    loaded = load_text(text)
-    if loaded.rule is not None and (params or lists):
-        own = {name: value for name, value in params.items() if name in loaded.rule.params}
-        loaded = load_text(
-            text, params=own, lists={name: value for name, value in lists.items() if name in loaded.rule.lists}
-        )
-    if loaded.rule is None:
-        raise BadTestError("\n".join(render(each, text) for each in loaded.findings))
-    return loaded.rule
-
-
 def _inputs(streams: Streams) -> tuple[InputSpec, ...]:
-    return tuple(input_of(name, _stream(name, settings)) for name, settings in streams.items())
-
-
-def _stream(name: str, settings: Mapping[str, Any]) -> Stream:
-    try:
-        return Stream.model_validate({"topic": name, **settings})
-    except ValidationError as error:
-        raise BadTestError(f"the stream `{name}`: {error}") from error
+    inputs = []
+    for name, settings in streams.items():
+        try:
+            inputs.append(input_of(name, Stream.model_validate({"topic": name, **settings})))
+        except ValidationError as error:
+            raise BadTestError(f"the stream `{name}`: {error}") from error
+    return tuple(inputs)
 
 
 def ms_of(time: Time) -> int:

@@ -14,7 +14,7 @@ at least so many where they are too many to count (`states_whole` is false).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,15 @@ from samovar.patterns.explain.phrases import counted, duration_words
 from samovar.patterns.syntax.findings import Finding, to_json
 
 NEW, KEPT, MOVED, DRAINED, DROPPED = "new", "kept", "moved", "drained", "dropped"
+
+
+STATE_TEXTS = {
+    NEW: "none, the rule is new",
+    KEPT: "kept, the version is the same",
+    MOVED: "kept; what was collected stays as it was judged, from here on the new list counts",
+    DRAINED: "drained: matches that have begun go on under the old version, new ones begin under this one",
+    DROPPED: "dropped",
+}
 
 
 @dataclass(frozen=True)
@@ -34,15 +43,13 @@ class RuleChange:
     state: str
     states: int | None = None
     cold_ms: int = 0  # in shadow for so long, since it begins with no history
-    stage: str = ""
     states_whole: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        rule = self.rule
-        named = {"name": rule.name, "number": rule.number, "version": rule.version, "status": rule.status}
-        cold = {"shadow_ms": self.cold_ms, "warm_from_ms": rule.warm_from_ms, "text": self.cold_text()}
-        counted = {"states": self.states, "states_whole": self.states_whole}
-        return {**named, "diff": self.diff, "state": self.state, **counted, "cold_start": cold}
+        data = {name: getattr(self.rule, name) for name in ("name", "number", "version", "status")}
+        data |= {name: getattr(self, name) for name in ("diff", "state", "states", "states_whole")}
+        cold = {"shadow_ms": self.cold_ms, "warm_from_ms": self.rule.warm_from_ms, "text": self.cold_text()}
+        return data | {"cold_start": cold}
 
     def cold_text(self) -> str:
         if self.state in (KEPT, MOVED):
@@ -54,26 +61,12 @@ class RuleChange:
         span = duration_words(self.cold_ms)
         return f"it begins with no history, and stays in shadow for its longest span, {span} of event time"
 
-    def lines(self) -> Iterator[str]:
-        rule = self.rule
-        yield f"{rule.name}: number {rule.number}, version {rule.version}, {rule.status}"
-        yield f"  partial matches: {self.state_text()}"
-        if rule.status in AT_WORK:
-            yield f"  cold start: {self.cold_text()}"
-        if self.diff:
-            yield from (f"  {line}" for line in self.diff.splitlines())
-
     def state_text(self) -> str:
-        texts = {
-            NEW: "none, the rule is new",
-            KEPT: "kept, the version is the same",
-            MOVED: "kept; what was collected stays as it was judged, from here on the new list counts",
-            DRAINED: "drained: matches that have begun go on under the old version, new ones begin under this one",
-            DROPPED: "dropped",
-        }
-        known = self.states is not None and self.state not in (NEW,)
+        text = STATE_TEXTS[self.state]
+        if self.states is None or self.state == NEW:
+            return text
         least = "" if self.states_whole else "at least "
-        return texts[self.state] + (f" ({least}{counted(self.states or 0, 'state')} on this machine)" if known else "")
+        return f"{text} ({least}{counted(self.states, 'state')} on this machine)"
 
 
 @dataclass(frozen=True)
@@ -103,16 +96,15 @@ class ChangePlan:
         return [seed, own] if self.seeds else [own]
 
     def to_json(self) -> dict[str, Any]:
-        lists = {
-            name: {"items": len(each.items), "added": list(each.added), "removed": list(each.removed)}
-            for name, each in self.lists.items()
-        }
         return {
             "change": self.number,
             "act": self.act,
             "findings": [to_json(finding) for finding in self.findings],
             "rules": [rule.to_json() for rule in self.rules],
-            "lists": lists,
+            "lists": {
+                name: {"items": len(each.items), "added": list(each.added), "removed": list(each.removed)}
+                for name, each in self.lists.items()
+            },
             "stages": {"new": list(self.new_stages), "gone": list(self.gone_stages)},
             "seeds": [rule.name for rule in self.seeds],
             "unchanged": list(self.unchanged),
@@ -120,26 +112,30 @@ class ChangePlan:
         }
 
     def as_text(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield f"change {self.number}: {self.act}"
+        lines = [f"change {self.number}: {self.act}"]
         if self.seeds:
-            count = counted(len(self.seeds), "rule")
-            yield f"the {count} of the rules folder are written down as number 1; from here on the folder is not read"
-        for rule in self.rules:
-            yield from rule.lines()
+            rules = f"the {counted(len(self.seeds), 'rule')} of the rules folder"
+            lines.append(f"{rules} are written down as number 1; from here on the folder is not read")
+        for each in self.rules:
+            rule = each.rule
+            lines.append(f"{rule.name}: number {rule.number}, version {rule.version}, {rule.status}")
+            lines.append(f"  partial matches: {each.state_text()}")
+            if rule.status in AT_WORK:
+                lines.append(f"  cold start: {each.cold_text()}")
+            lines += [f"  {line}" for line in each.diff.splitlines()]
         if self.unchanged:
-            yield f"left out, published like this already: {', '.join(self.unchanged)}"
-        for name, each in self.lists.items():
-            yield f"list {name}: {len(each.added)} added, {len(each.removed)} removed, {len(each.items):,} items"
+            lines.append(f"left out, published like this already: {', '.join(self.unchanged)}")
+        for name, record in self.lists.items():
+            did = f"{len(record.added)} added, {len(record.removed)} removed, {len(record.items):,} items"
+            lines.append(f"list {name}: {did}")
         if self.new_stages:
-            yield f"stages {', '.join(self.new_stages)} are made: containers begin to read further topics"
+            lines.append(f"stages {', '.join(self.new_stages)} are made: containers begin to read further topics")
         if self.gone_stages:
-            yield f"stages {', '.join(self.gone_stages)} are no more, and what they hold is dropped"
+            lines.append(f"stages {', '.join(self.gone_stages)} are no more, and what they hold is dropped")
+        return "\n".join(lines)
 
 
-def diff_of(before: str, after: str, name: str, old: str, new: str) -> str:
+def diff_of(before: str, after: str, name: str, old: int, new: int) -> str:
     """Two texts of a rule, line by line; empty where they are the same."""
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), f"{name} {old}", f"{name} {new}", lineterm="", n=2

@@ -31,6 +31,19 @@ def explained(rule: Rule, format: str = "text") -> str:
     return f"{as_text(explain(rule))}\nDrawn\n\n{draw(rule)}"
 
 
+def document(rule: Rule) -> dict[str, object]:
+    """The document of `--format json`."""
+    return {
+        "rule": rule.id,
+        "title": rule.title,
+        "severity": rule.severity,
+        "version": version_of(rule),
+        "sections": [{"heading": each.heading, "lines": list(each.lines)} for each in explain(rule).sections],
+        "drawing": draw(rule),
+        "cost": asdict(cost(rule)),
+    }
+
+
 def refusal(loaded: LoadedRuleFile, text: str) -> str:
     """What is wrong with a rule that cannot be explained."""
     return "\n\n".join(show(finding, text) for finding in loaded.findings)
@@ -49,17 +62,3 @@ def text_of(path: str) -> str:
             return file.read(MAX_FILE_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def document(rule: Rule) -> dict[str, object]:
-    """The document of `--format json`."""
-    told = explain(rule)
-    return {
-        "rule": rule.id,
-        "title": rule.title,
-        "severity": rule.severity,
-        "version": version_of(rule),
-        "sections": [{"heading": section.heading, "lines": list(section.lines)} for section in told.sections],
-        "drawing": draw(rule),
-        "cost": asdict(cost(rule)),
-    }

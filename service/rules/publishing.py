@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,22 +32,22 @@ from samovar.common.suggest import did_you_mean
 from samovar.patterns.analysis.lint.linter import lint
 from samovar.patterns.engine.compile import CompileError, compile_rules
 from samovar.patterns.rulefile.loading import load_given, rendered
-from samovar.patterns.semantics.versioning import cold_ms
+from samovar.patterns.semantics.versioning import cold_ms, version_of
 from samovar.patterns.syntax.findings import Finding
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.state.counts import StateCounts, states_here
+from samovar.service.query.state.counts import states_here
 from samovar.service.rules.change_plan import DRAINED, DROPPED, KEPT, MOVED, NEW, ChangePlan, RuleChange, diff_of
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, folded, read_rulebook, with_book
 from samovar.service.topology.ruleset import BadRules, lists_of, rules_of, schema_of
 from samovar.service.topology.topics import MAX_MESSAGE_BYTES, TopicRole, counted_topics, ensure_topic, partitions_of
 from samovar.tasks.model.plan import Plan, PublishedRule
-from samovar.tasks.rules.migration import migrate, rules_facts
+from samovar.tasks.rules.migration import RuleMigration, migrate, rules_facts
 
 ITSELF = "samovar"  # the author of what the service does itself
-NOWHEN = 0  # a watermark for looking at a change: what it does does not depend on it
+ANY_WATERMARK = 0  # a watermark for looking at a change: what it does does not depend on it
 
 
 def plan_publish(
@@ -62,37 +61,21 @@ def plan_publish(
 ) -> ChangePlan:
     """What publishing these rules would do; refused where one has errors, and where none of them changes anything."""
     texts = [text] if isinstance(text, str) else list(text)
-    state = DRAIN if drain else DROP
-    status = SHADOW if shadow else LIVE
     book = read_rulebook(settings, log)
-    rules = [_checked(settings, book, each) for each in texts]
-    _refuse_twice([rule.id for rule, _ in rules])
+    checked = [_checked(settings, book, each) for each in texts]
+    names = [rule.id for rule, _ in checked]
+    for name in names:
+        if names.count(name) > 1:
+            raise Refused("rule-twice", f"the rule {name} is there twice", "Give one of them another id.")
+    status, state = SHADOW if shadow else LIVE, DRAIN if drain else DROP
     records = [
-        RuleRecord(rule.id, 0, compile_rules([rule]).rules[0].version, each, status, state, warm_from_ms)
-        for (rule, _), each in zip(rules, texts, strict=True)
+        RuleRecord(rule.id, 0, version_of(rule), each, status, state, warm_from_ms)
+        for (rule, _), each in zip(checked, texts, strict=True)
     ]
     same = _unchanged(seeded(settings, book), records)
     changed = [record for record in records if record.name not in same]
-    findings = tuple(finding for rule, found in rules if rule.id not in same for finding in found)
+    findings = tuple(finding for rule, found in checked if rule.id not in same for finding in found)
     return replace(planned(settings, log, book, "publish", changed, findings=findings), unchanged=same)
-
-
-def _unchanged(book: RuleRegistry, records: Sequence[RuleRecord]) -> tuple[str, ...]:
-    """Rules that are there as they would be published; refused where that is all of them."""
-    found = tuple(each.name for each in records if _is_as(book.entry(each.name), each))
-    if len(found) == len(records):
-        one = len(found) == 1
-        what = (
-            f"the {'rule' if one else 'rules'} {', '.join(found)} {'is' if one else 'are'} published like this already"
-        )
-        raise Refused("rule-unchanged", what, "There is nothing to do.")
-    return found
-
-
-def _is_as(entry: RuleEntry | None, record: RuleRecord) -> bool:
-    if entry is None or record.warm_from_ms is not None:
-        return False
-    return (entry.text, entry.status) == (record.text, record.status)  # lists and parameters change by themselves
 
 
 def plan_disable(settings: ServiceFile, log: Log, name: str, *, drain: bool = False) -> ChangePlan:
@@ -122,43 +105,34 @@ def plan_rollback(
     settings: ServiceFile, log: Log, name: str, to_number: int | None = None, *, drain: bool = False
 ) -> ChangePlan:
     """An earlier text again, as a new number; without `to_number` the one before the text of now."""
-    book = seeded(settings, read_rulebook(settings, log))
-    entry, history = _known(book, name), book.history(name)
-    others = [each for each in history if each.text != entry.text]
-    wanted = [each for each in history if each.number == to_number] if to_number is not None else others[-1:]
-    if not wanted:
-        numbers = ", ".join(str(each.number) for each in history)
-        hint = f"`samovar rules history` shows them: {numbers}."
-        what = "no earlier text" if to_number is None else f"no number {to_number}"
-        raise Refused("unknown-number", f"the rule {name} has {what}", hint)
-    rule, _ = _checked(settings, book, wanted[0].text)
-    version = compile_rules([rule]).rules[0].version
+    book = read_rulebook(settings, log)
+    before = seeded(settings, book)
+    entry = _known(before, name)
+    text = _published_text(before, name, to_number)
+    rule, _ = _checked(settings, book, text)
     status = entry.status if entry.status in AT_WORK else LIVE
-    record = RuleRecord(name, 0, version, wanted[0].text, status, DRAIN if drain else DROP)
-    _unchanged(book, [record])
-    return planned(settings, log, read_rulebook(settings, log), "rollback", [record])
+    record = RuleRecord(name, 0, version_of(rule), text, status, DRAIN if drain else DROP)
+    _unchanged(before, [record])
+    return planned(settings, log, book, "rollback", [record])
 
 
 def publish(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str = "") -> RuleEntry:
-    """Write a change that was looked at; the entry of its first rule."""
+    """Writes a change that was looked at; the entry of its first rule."""
     entries = commit(settings, log, plan, author, note)
     return entries[plan.rules[0].rule.name]
 
 
 def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str) -> dict[str, RuleEntry]:
-    """Write any change; the entries of all rules after it."""
-    ensure_topic(settings, log, TopicRole.RULES)
-    ensure_topic(settings, log, TopicRole.AUDIT)
+    """Writes any change; the entries of all rules after it."""
     changes = plan.changes(author, note, int(time.time() * 1000), fields_of(settings))
-    if read_rulebook(settings, log).change != plan.base:
-        raise Refused(
-            "change-overtaken",
-            "someone else changed the rules since this change was looked at",
-            "Nothing was written. Look at `samovar rules history`, and do it again.",
-        )
-    append_changes(log, settings.service, changes)
-    what = "lists" if plan.lists else f"rules.{plan.act}"
-    audit.record(log, settings, author, what, {"change": plan.number, "note": note, **_named(plan)})
+    touched: dict[str, Any] = {}
+    if plan.rules:
+        touched["rules"] = {each.rule.name: each.rule.number for each in plan.rules}
+    if plan.lists:
+        touched["lists"] = {
+            name: {"added": list(each.added), "removed": list(each.removed)} for name, each in plan.lists.items()
+        }
+    _write(settings, log, changes, "lists" if plan.lists else f"rules.{plan.act}", touched, plan.base)
     return {entry.name: entry for entry in read_rulebook(settings, log).entries}
 
 
@@ -183,48 +157,59 @@ def rollback(
 def diff(settings: ServiceFile, log: Log, name: str, a: int, b: int) -> str:
     """Two numbers of a rule, line by line; empty where their texts are the same."""
     before, after = (text_of(settings, log, name, number) for number in (a, b))
-    return diff_of(before, after, name, str(a), str(b))
+    return diff_of(before, after, name, a, b)
 
 
 def text_of(settings: ServiceFile, log: Log, name: str, number: int) -> str:
     """A rule as it was published under a number."""
-    book = seeded(settings, read_rulebook(settings, log))
-    _known(book, name)
-    texts = {each.number: each.text for each in book.history(name)}
-    if number not in texts:
-        hint = f"`samovar rules history` shows them: {', '.join(map(str, texts))}."
-        raise Refused("unknown-number", f"the rule {name} has no number {number}", hint)
-    return texts[number]
+    return _published_text(seeded(settings, read_rulebook(settings, log)), name, number)
 
 
 def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason: str) -> bool:
-    """Write down that tasks took a rule out. False where there is nothing to write: another task was first, or the rule
-    is another by now.
+    """Writes down that tasks took a rule out. False where there is nothing to write: another task was first, or the
+    rule is another by now.
     """
     book = read_rulebook(settings, log)
     before = seeded(settings, book)
     entry = before.entry(name)
-    # A list that changed makes a rule another version than its entry says: then it is found by its plan.
-    versions = {name: version for plan in _plans_of(settings, log, before) for name, version in plan.versions.items()}
-    if entry is None or entry.status not in AT_WORK or versions.get(name, entry.version) != version:
+    if entry is None or entry.status not in AT_WORK:
+        return False
+    current = entry.version
+    with suppress(Refused):
+        # A list that changed makes a rule another version than its entry says: then it is found by its plan.
+        partitions = partitions_of(settings, log.topics(counted_topics(settings)))
+        for plan in rule_plans(with_book(settings, before), partitions):
+            current = plan.versions.get(name, current)
+    if current != version:
         return False
     record = RuleRecord(name, entry.number + 1, entry.version, entry.text, QUARANTINED)
-    now_ms, seeds = int(time.time() * 1000), () if book.change else seeds_of(settings)
-    ensure_topic(settings, log, TopicRole.RULES)
-    ensure_topic(settings, log, TopicRole.AUDIT)
-    changes = [Change(1, "seed", ITSELF, now_ms, "", seeds, {}, fields_of(settings))] if seeds else []
-    change = Change(before.change + 1, "quarantine", ITSELF, now_ms, reason, (record,), {}, fields_of(settings))
-    append_changes(log, settings.service, [*changes, change])
-    facts = {"change": change.number, "note": reason, "rules": {name: record.number}}
-    audit.record(log, settings, ITSELF, "rules.quarantine", facts)
+    now_ms, fields = int(time.time() * 1000), fields_of(settings)
+    change = Change(before.change + 1, "quarantine", ITSELF, now_ms, reason, (record,), {}, fields)
+    changes = [change]
+    if not book.change:
+        changes.insert(0, Change(1, "seed", ITSELF, now_ms, "", seeds_of(settings), {}, fields))
+    _write(settings, log, changes, "rules.quarantine", {"rules": {name: record.number}})
     return True
 
 
-def _plans_of(settings: ServiceFile, log: Log, book: RuleRegistry) -> list[Plan]:
-    with suppress(Refused):
-        existing = log.topics(counted_topics(settings))
-        return rule_plans(with_book(settings, book), partitions_of(settings, existing))
-    return []
+def _write(
+    settings: ServiceFile,
+    log: Log,
+    changes: Sequence[Change],
+    what: str,
+    touched: Mapping[str, Any],
+    base: int | None = None,
+) -> None:
+    """Writes changes and their audit record; refused where there was another change since `base`."""
+    ensure_topic(settings, log, TopicRole.RULES)
+    ensure_topic(settings, log, TopicRole.AUDIT)
+    if base is not None and read_rulebook(settings, log).change != base:
+        what = "someone else changed the rules since this change was looked at"
+        hint = "Nothing was written. Look at `samovar rules history`, and do it again."
+        raise Refused("change-overtaken", what, hint)
+    append_changes(log, settings.service, changes)
+    last = changes[-1]
+    audit.record(log, settings, last.author, what, {"change": last.number, "note": last.note, **touched})
 
 
 # ---------------------------------------------------------------- looking
@@ -232,9 +217,8 @@ def _plans_of(settings: ServiceFile, log: Log, book: RuleRegistry) -> list[Plan]
 
 def _checked(settings: ServiceFile, book: RuleRegistry, text: str) -> tuple[Rule, tuple[Finding, ...]]:
     """A rule without errors under this service file, and the lint's findings."""
-    booked = with_book(settings, book)
     schema, path = schema_of(settings.streams), "<rule>"
-    loaded = load_given(text, path, settings.params, lists_of(booked), schema)
+    loaded = load_given(text, path, settings.params, lists_of(with_book(settings, book)), schema)
     if loaded.rule is None:
         shown = rendered([each for each in loaded.findings if each.level == "error"], {path: text})
         raise BadRules("rule-errors", "the rule has errors, and is not published", "The rules of now go on.", shown)
@@ -245,10 +229,19 @@ def _checked(settings: ServiceFile, book: RuleRegistry, text: str) -> tuple[Rule
     return loaded.rule, (*loaded.findings, *lint(loaded.rule, schema))
 
 
-def _refuse_twice(names: Sequence[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise Refused("rule-twice", f"the rule {twice[0]} is there twice", "Give one of them another id.")
+def _unchanged(book: RuleRegistry, records: Sequence[RuleRecord]) -> tuple[str, ...]:
+    """Rules that are there as they would be published; refused where that is all of them."""
+    entries = {entry.name: (entry.text, entry.status) for entry in book.entries}
+    found = tuple(
+        each.name
+        for each in records  # lists and parameters change by themselves
+        if each.warm_from_ms is None and entries.get(each.name) == (each.text, each.status)
+    )
+    if len(found) == len(records):
+        rules, are = ("rule", "is") if len(found) == 1 else ("rules", "are")
+        what = f"the {rules} {', '.join(found)} {are} published like this already"
+        raise Refused("rule-unchanged", what, "There is nothing to do.")
+    return found
 
 
 def seeded(settings: ServiceFile, book: RuleRegistry) -> RuleRegistry:
@@ -260,8 +253,12 @@ def seeded(settings: ServiceFile, book: RuleRegistry) -> RuleRegistry:
 
 def seeds_of(settings: ServiceFile) -> tuple[RuleRecord, ...]:
     """The rules of the folder as number 1 of each."""
-    rules = rules_of(settings).rules
-    return tuple(RuleRecord(rule.id, 1, compile_rules([rule]).rules[0].version, rule.text) for rule in rules)
+    return tuple(RuleRecord(rule.id, 1, version_of(rule), rule.text) for rule in rules_of(settings).rules)
+
+
+def fields_of(settings: ServiceFile) -> dict[str, Any]:
+    """The streams' fields as they are in the service file now."""
+    return {name: stream.fields for name, stream in settings.streams.items() if stream.fields is not None}
 
 
 def _known(book: RuleRegistry, name: str) -> RuleEntry:
@@ -271,6 +268,20 @@ def _known(book: RuleRegistry, name: str) -> RuleEntry:
         hint = did_you_mean(name, names) or f"Rules are {', '.join(names)}."
         raise Refused("unknown-rule", f"there is no rule `{name}`", hint)
     return entry
+
+
+def _published_text(book: RuleRegistry, name: str, number: int | None) -> str:
+    """The text of a rule under a number; without one, the last that is not the text of now."""
+    entry, history = _known(book, name), book.history(name)
+    if number is None:
+        texts = [each.text for each in history if each.text != entry.text]
+    else:
+        texts = [each.text for each in history if each.number == number]
+    if not texts:
+        what = "no earlier text" if number is None else f"no number {number}"
+        hint = f"`samovar rules history` shows them: {', '.join(str(each.number) for each in history)}."
+        raise Refused("unknown-number", f"the rule {name} has {what}", hint)
+    return texts[-1]
 
 
 def planned(
@@ -283,138 +294,95 @@ def planned(
     findings: tuple[Finding, ...] = (),
 ) -> ChangePlan:
     """A change in full: with numbers, and with what it does in every stage."""
-    seeds = () if book.change else seeds_of(settings)
-    before = seeded(settings, book)
+    lists, before = lists or {}, seeded(settings, book)
     numbers = {entry.name: entry.number for entry in before.entries}
-    numbered = [_numbered(record, numbers.get(record.name, 0) + 1) for record in records]
-    change = Change(before.change + 1, act, "", 0, "", tuple(numbered), lists or {})
+    records = [replace(record, number=numbers.get(record.name, 0) + 1) for record in records]
+    change = Change(before.change + 1, act, "", 0, "", tuple(records), lists)
     after = folded([*before.changes, change], settings)
-    existing = log.topics(counted_topics(settings))
-    partitions = partitions_of(settings, existing)
+    partitions = partitions_of(settings, log.topics(counted_topics(settings)))
     plans = rule_plans(with_book(settings, after), partitions)  # refused where a rule cannot run here
-    _refuse_large(plans)
-    standing: list[Plan] = []
-    with suppress(Refused):  # what was published before does not load: this change may be what repairs it
-        standing = rule_plans(with_book(settings, before), partitions)
-    look = _Looking(standing, plans, before)
-    look.count(settings, partitions, [each.name for each in numbered] or look.relisted())
-    names = [each.stage for each in plans], [each.stage for each in standing]
-    return ChangePlan(
-        book.change,
-        act,
-        tuple(look.at(record) for record in numbered) or look.touched(),
-        lists or {},
-        findings,
-        seeds,
-        tuple(each for each in names[0] if standing and each not in names[1]),
-        tuple(each for each in names[1] if each not in names[0]),
-    )
-
-
-def _refuse_large(plans: Sequence[Plan]) -> None:
-    """The journal tells all rules of a stage in one record, with their lists."""
-    for each in plans:
-        size = len(json.dumps(rules_facts(each)))
+    for plan in plans:  # the journal tells all rules of a stage in one record, with their lists
+        size = len(json.dumps(rules_facts(plan)))
         most = MAX_MESSAGE_BYTES * 3 // 4  # what drains comes on top
         if size > most:
-            raise Refused(
-                "change-too-large",
-                f"the rules of a stage and their lists would have {size:,} bytes together, and {most:,} are the most",
-                "Disable rules that are not needed, or shorten the list.",
-            )
-
-
-def _numbered(record: RuleRecord, number: int) -> RuleRecord:
-    return RuleRecord(
-        record.name, number, record.version, record.text, record.status, record.state, record.warm_from_ms
+            what = f"the rules of a stage and their lists would have {size:,} bytes together, and {most:,} are the most"
+            raise Refused("change-too-large", what, "Disable rules that are not needed, or shorten the list.")
+    current: list[Plan] = []
+    with suppress(Refused):  # what was published before does not load: this change may be what repairs it
+        current = rule_plans(with_book(settings, before), partitions)
+    stages, old_stages = [plan.stage for plan in plans], [plan.stage for plan in current]
+    return ChangePlan(
+        base=book.change,
+        act=act,
+        rules=_rule_changes(settings, partitions, before, current, plans, records),
+        lists=lists,
+        findings=findings,
+        seeds=() if book.change else before.changes[0].rules,
+        new_stages=tuple(each for each in stages if current and each not in old_stages),
+        gone_stages=tuple(each for each in old_stages if each not in stages),
     )
+
+
+def _rule_changes(
+    settings: ServiceFile,
+    partitions: int,
+    before: RuleRegistry,
+    current: Sequence[Plan],
+    wanted: Sequence[Plan],
+    records: Sequence[RuleRecord],
+) -> tuple[RuleChange, ...]:
+    """What a change does to its rules, as `migrate` tells it; one of lists, to those that name them."""
+    old, new = _at_work(current), _at_work(wanted)
+    entries = {entry.name: entry for entry in before.entries}
+    if not records:  # rules whose version changes with a list; they are not published again
+        records = [
+            RuleRecord(name, entries[name].number, rule.version, entries[name].text, entries[name].status)
+            for name, (_, rule) in new.items()
+            if name in old and old[name][1].version != rule.version
+        ]
+    # States are counted only where there can be any, since it takes looking at all rows.
+    stages = dict.fromkeys(old[each.name][0].stage for each in records if each.name in old)
+    counts = states_here(settings, list(stages), partitions) if stages else None
+    stage_plans = {plan.stage: plan for plan in wanted}
+    migrations = {
+        plan.stage: migrate(plan, stage_plans[plan.stage], ANY_WATERMARK)
+        for plan in current
+        if plan.stage in stage_plans
+    }
+    changes = []
+    for record in records:
+        diff, state, states, shadow_ms = "", NEW, None, 0
+        entry = entries.get(record.name)
+        if entry is not None:
+            diff = diff_of(entry.text, record.text, record.name, entry.number, record.number)
+        if record.name in old:
+            plan, rule = old[record.name]
+            state = _state_after(rule, migrations.get(plan.stage))
+            states = None if counts is None else counts.states.get(f"{record.name}@{rule.version}", 0)
+        if record.name in new:
+            plan, rule = new[record.name]
+            migration = migrations.get(plan.stage)
+            if migration is None:  # a stage that begins with this change: nothing was forwarded to it before
+                shadow_ms = cold_ms(next(each.rule for each in plan.program.rules if each.rule.id == rule.id))
+            else:
+                own = next(each for each in migration.plan.rules if each.id == rule.id and not each.drains)
+                shadow_ms = 0 if own.alerts_from_ms is None else own.alerts_from_ms - ANY_WATERMARK
+        is_whole = counts is None or counts.is_whole
+        changes.append(RuleChange(record, diff, state, states, shadow_ms, is_whole))
+    return tuple(changes)
 
 
 def _at_work(plans: Sequence[Plan]) -> dict[str, tuple[Plan, PublishedRule]]:
     return {rule.id: (plan, rule) for plan in plans for rule in plan.rules if rule.quarantined is None}
 
 
-class _Looking:
-    """What a change does to rules, as `migrate` tells it."""
-
-    def __init__(self, standing: Sequence[Plan], wanted: Sequence[Plan], before: RuleRegistry) -> None:
-        self.before = before
-        self.counted: StateCounts | None = None
-        self.old, self.new = _at_work(standing), _at_work(wanted)
-        stages = {plan.stage: plan for plan in wanted}
-        both = [(plan, stages[plan.stage]) for plan in standing if plan.stage in stages]
-        self.switches = {new.stage: migrate(old, new, NOWHEN) for old, new in both}
-
-    def count(self, settings: ServiceFile, partitions: int, names: Sequence[str]) -> None:
-        """How many states these rules have: only where there can be any, since it takes looking at all rows."""
-        stages = dict.fromkeys(self.old[name][0].stage for name in names if name in self.old)
-        self.counted = states_here(settings, list(stages), partitions) if stages else None
-
-    def at(self, record: RuleRecord) -> RuleChange:
-        entry = self.before.entry(record.name)
-        diff = (
-            ""
-            if entry is None
-            else diff_of(entry.text, record.text, record.name, str(entry.number), str(record.number))
-        )
-        cold = self._cold_ms(record.name)
-        stage = self.new[record.name][0].stage if record.name in self.new else ""
-        whole = self.counted is None or self.counted.is_whole
-        return RuleChange(record, diff, self._state(record), self._count(record.name), cold, stage, whole)
-
-    def relisted(self) -> list[str]:
-        """Rules whose version changes with a list; they are not published again."""
-        return [
-            name for name, (_, new) in self.new.items() if name in self.old and self.old[name][1].version != new.version
-        ]
-
-    def touched(self) -> tuple[RuleChange, ...]:
-        return tuple(self.at(self._record(name)) for name in self.relisted())
-
-    def _record(self, name: str) -> RuleRecord:
-        entry = self.before.entry(name)
-        assert entry is not None
-        return RuleRecord(name, entry.number, self.new[name][1].version, entry.text, entry.status)
-
-    def _state(self, record: RuleRecord) -> str:
-        old = self.old.get(record.name)
-        if old is None:
-            return NEW
-        plan, text = old
-        store, switch = f"{text.id}@{text.version}", self.switches.get(plan.stage)
-        if switch is None:
-            return DROPPED
-        if store in switch.moves:
-            return MOVED
-        if any(rule.drains and rule.id == text.id and rule.version == text.version for rule in switch.plan.rules):
-            return DRAINED
-        return KEPT if store in switch.plan.program.stores else DROPPED
-
-    def _count(self, name: str) -> int | None:
-        old = self.old.get(name)
-        return None if old is None or self.counted is None else self.counted.states.get(f"{name}@{old[1].version}", 0)
-
-    def _cold_ms(self, name: str) -> int:
-        if name not in self.new:
-            return 0
-        plan, _ = self.new[name]
-        switch = self.switches.get(plan.stage)
-        rule = next(each.rule for each in plan.program.rules if each.rule.id == name)
-        if switch is None:  # a stage that begins with this change: nothing was forwarded to it before
-            return cold_ms(rule)
-        own = next(each for each in switch.plan.rules if each.id == name and not each.drains)
-        return 0 if own.alerts_from_ms is None else own.alerts_from_ms - NOWHEN
-
-
-# ---------------------------------------------------------------- writing
-
-
-def fields_of(settings: ServiceFile) -> dict[str, Any]:
-    """The streams' fields as they are in the service file now."""
-    return {name: stream.fields for name, stream in settings.streams.items() if stream.fields is not None}
-
-
-def _named(plan: ChangePlan) -> dict[str, Any]:
-    rules = {each.rule.name: each.rule.number for each in plan.rules}
-    lists = {name: {"added": list(each.added), "removed": list(each.removed)} for name, each in plan.lists.items()}
-    return ({"rules": rules} if rules else {}) | ({"lists": lists} if lists else {})
+def _state_after(rule: PublishedRule, migration: RuleMigration | None) -> str:
+    """What becomes of the partial matches of a rule."""
+    if migration is None:
+        return DROPPED
+    store = f"{rule.id}@{rule.version}"
+    if store in migration.moves:
+        return MOVED
+    if any(each.drains and (each.id, each.version) == (rule.id, rule.version) for each in migration.plan.rules):
+        return DRAINED
+    return KEPT if store in migration.plan.program.stores else DROPPED

@@ -122,7 +122,7 @@ def test_what_is_planted_is_what_the_rules_are_for(pack: str, events: int) -> No
     lines = [line for line in stream if "fraud_id" in line or json.loads(line)["ts"] < START_MS]
     rules = [rule for rule in load(pack).values() if rule.id in (*plants.KINDS, *sessions.KINDS)]
     matches = [match for rule in rules for match in by_oracle(rule, [json.loads(line) for line in lines])]
-    result = score(matches, read_labels(lines), detects(rules))
+    result = score(matches, read_labels(line.encode() for line in lines), detects(rules))
     assert result.unwatched == ()
     assert {row.rule: row.missed for row in result.rules if row.missed and row.rule not in DILUTED} == {}
 

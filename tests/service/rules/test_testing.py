@@ -9,8 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner, Result
 
+from samovar.patterns.rule_tests import MatchDifference, RuleTestResult
 from samovar.service.cli.main import app
-from samovar.service.rules.junit import Case, write_junit
+from samovar.service.rules.testing import FileResult, junit_xml
 
 RULE = """
 rule: {name}
@@ -127,7 +128,9 @@ def test_junit_is_valid_xml(tmp_path: Path) -> None:
 
 
 def test_junit_replaces_what_xml_cannot_hold() -> None:
-    text = write_junit([Case("s", "bell \x07", "f.yml", 1, "null \x00", "\ud800 ok")])
+    difference = MatchDifference(None, {"null \x00": "\ud800 ok"}, ())
+    result = RuleTestResult("s", "f.yml", "bell \x07", 1, expected=0, found=1, differences=(difference,))
+    text = junit_xml([FileResult("f.yml", "s", (), (result,))])
     case = ET.fromstring(text).find("./testsuite/testcase")
     assert case is not None
     assert case.attrib["name"] == "bell \ufffd"

@@ -51,7 +51,7 @@ class MatchRunOptions:
     max_events: int = MAX_EVENTS
     max_matches: int = MAX_MATCHES
     explain: str | None = None
-    score: bool = False
+    score: str | None = None  # the file of labels
     json: bool = False
 
 
@@ -81,10 +81,10 @@ def _match(rule_paths: Sequence[str], source: EventFile, options: MatchRunOption
 
         return explain(program, source, options, out, err)
     run = MatchRun(program, source, options, err)
-    if options.score:
-        from samovar.service.offline.score import write_score  # noqa: PLC0415 - seldom asked for
+    if options.score is not None:
+        from samovar.service.offline.score import read_labels, write_score  # noqa: PLC0415 - seldom asked for
 
-        write_score(run, out)
+        write_score(run, read_labels(options.score), out)
     else:
         for found in run.matches():
             if found:
@@ -210,11 +210,6 @@ class EventFile:
         while block:
             yield block
             block = self._next()
-
-    def restart(self, blocks: list[bytes]) -> None:
-        """Let `blocks` give these again, which someone else has already read."""
-        pending = iter(blocks)
-        self._first, self._read = None, lambda _size: next(pending, b"")
 
     def fraction(self) -> float | None:
         """How much of the file has been read; None where that is not known."""

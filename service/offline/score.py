@@ -1,4 +1,4 @@
-"""How good are the rules? Matches held against the frauds that `samovar generate` planted.
+"""How good are the rules? Matches held against the labels that `samovar generate` writes next to its events.
 
 A rule is for the kinds that its tags name (`detects:card-testing`), else for the kind that is called like the rule.
 An alert is true when at least one event that it lists belongs to a planted incident of such a kind; an incident is
@@ -9,36 +9,25 @@ alerts and no marks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import IO, Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
 
+from samovar.common.errors import UsageError
 from samovar.service.offline.match import MatchRun, open_events
 
-KIND_FIELD = "fraud_kind"
-ID_FIELD = "fraud_id"
 DETECTS = "detects:"
 MISSED_SHOWN = 20
 
 Labels = Mapping[int, tuple[str, str]]
 
 
-def write_score(run: MatchRun, out: IO[bytes]) -> None:
+def write_score(run: MatchRun, labels: Labels, out: IO[bytes]) -> None:
     """A table, or with --json one JSON object."""
-    seen: list[bytes] = []
-    if run.source.path is None:
-        # What cannot be read again is kept.
-        seen = list(run.source.blocks())
-        run.source.restart(seen)
-    matches = list(_shown(run))
-    if run.source.path is not None:
-        with open_events(str(run.source.path)) as again:
-            labels = read_labels(lines_in(again.blocks()))
-    else:
-        labels = read_labels(lines_in(seen))
+    matches = (match for found in run.matches() for match in found)
     result = score(matches, labels, detects(plan.rule for plan in run.program.rules))
     if run.options.json:
         out.write(render_json(result).encode() + b"\n")
@@ -48,20 +37,6 @@ def write_score(run: MatchRun, out: IO[bytes]) -> None:
     with console.capture() as capture:
         console.print(render_table(result))
     out.write(capture.get().encode())
-
-
-def _shown(run: MatchRun) -> Iterator[dict[str, Any]]:
-    for found in run.matches():
-        yield from found
-
-
-def lines_in(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for block in blocks:
-        *whole, rest = (rest + block).split(b"\n")
-        yield from whole
-    if rest:
-        yield rest
 
 
 class RuleTags(Protocol):
@@ -100,13 +75,16 @@ class Score:
     unwatched: tuple[str, ...]
 
 
-def read_labels(lines: Iterable[str | bytes]) -> dict[int, tuple[str, str]]:
-    """0-based line number -> (kind, id) of the planted events. Lines that are not JSON are passed over."""
+def read_labels(path: str) -> dict[int, tuple[str, str]]:
+    """0-based line number -> (kind, incident) of the planted events, as `samovar generate` writes them."""
     labels: dict[int, tuple[str, str]] = {}
-    for number, line in enumerate(lines):
-        marked = KIND_FIELD.encode() in line if isinstance(line, bytes) else KIND_FIELD in line
-        if marked and (label := _label(line)):
-            labels[number] = label
+    with open_events(path) as source:
+        for number, line in enumerate(b"".join(source.blocks()).splitlines(), 1):
+            try:
+                label = json.loads(line)
+                labels[int(label["line"])] = str(label["kind"]), str(label["incident"])
+            except (ValueError, TypeError, KeyError) as error:
+                raise UsageError(f"{path}:{number}: not a label with `line`, `kind` and `incident`") from error
     return labels
 
 
@@ -168,16 +146,6 @@ def render_table(result: Score) -> Table:
 def render_json(result: Score) -> str:
     """For programs: one JSON object."""
     return json.dumps(asdict(result), ensure_ascii=False)
-
-
-def _label(line: str | bytes) -> tuple[str, str] | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(event, dict) or not event.get(KIND_FIELD):
-        return None
-    return str(event[KIND_FIELD]), str(event.get(ID_FIELD))
 
 
 def _kinds(rule: RuleTags) -> frozenset[str]:

@@ -32,6 +32,7 @@ from samovar.service.topology.topics import (
     create_command,
     redrive_group,
     sink_group,
+    traffic_labels_topic,
     traffic_topic,
 )
 
@@ -152,7 +153,7 @@ def metrics_host(settings: ServiceFile) -> str:
 
 
 def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
-    """Groups and transactions; and the topic that only traffic has."""
+    """Groups and transactions; and the topics that only traffic has."""
     group, redrives, traffics = settings.service, redrive_group(settings.service), traffic_topic(settings.service)
     if who in (SERVICE, OPERATORS):
         yield AclEntry(who, "group", group, ("READ",))
@@ -168,6 +169,7 @@ def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
         yield AclEntry(who, "transactional-id", f"{redrives}-", ("WRITE",), "prefixed")
     if who == TRAFFIC:
         yield AclEntry(who, "topic", traffics, (*BOTH, "CREATE"))
+        yield AclEntry(who, "topic", traffic_labels_topic(group), (*WRITE, "CREATE"))
         yield AclEntry(who, "group", traffics, ("READ",))
         yield AclEntry(who, "transactional-id", f"{traffics}-", ("WRITE",), "prefixed")
 

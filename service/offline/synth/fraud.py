@@ -156,7 +156,7 @@ def _purchases(world: FraudWorld, rng: np.random.Generator, times: Ints, _: int,
     users = world.population.active(rng, times)
     anywhere = rng.integers(0, len(CITIES), len(times))
     cities = whereabouts(world.population, users, times) if at_home else anywhere
-    ranks = skewed(rng, np.full(len(times), world.merchants_a_city))
+    ranks = skewed(rng, np.full(len(times), world.merchants_a_city), world.population.evenness)
     merchants = cities + len(CITIES) * ranks
     cents = _cents(rng, world.log_mean[merchants], world.log_deviation[merchants], 400_000)
     distinct = len(world.in_shop)

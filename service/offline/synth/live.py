@@ -110,9 +110,10 @@ class TrafficMaker(Protocol):
         ...
 
 
-def keys_for(rate: float) -> int:
+def keys_for(kind: str, rate: float) -> int:
     """So many people that nobody does more than people do."""
-    return int(min(KEYS_MOST, max(5_000, rate * 86_400 / fraud.EVENTS_A_USER_A_DAY)))
+    of_people = rate if kind == "fraud" else min(rate, PEOPLE_RATE)
+    return int(min(KEYS_MOST, max(5_000, of_people * 86_400 / fraud.EVENTS_A_USER_A_DAY)))
 
 
 class SynthFeed:
@@ -138,7 +139,7 @@ class SynthFeed:
             self._add_lines(self._maker.planted(self._plant))
             self._plant += 1
         while self._block[0] < until_ms:
-            for part in self._maker.honest(*self._block, self._since):
+            for part in self._maker.honest(*self._block, self._since - DISORDER_MS):
                 self._add(part)
             self._block = next(self._blocks)
         found: list[Arrival] = []

@@ -93,7 +93,8 @@ class SynthClock:
 class Population:
     """The keys of the stream: numbers 0 to size, each at home in a city, few very active and many rarely seen.
 
-    Beyond DISTINCT_MOST people repeat: n lives where n - distinct does, and is as active.
+    Beyond DISTINCT_MOST people repeat: n lives where n - distinct does, and is as active. So many do so much together
+    that the busiest would do more than people do: they are less unlike then.
     """
 
     size: int
@@ -109,25 +110,31 @@ class Population:
         draws = rng.random(len(times))
         cities = (draws[:, None] > self.shares[times // HOUR % 24]).sum(axis=1)
         counts = self.count_of[cities]
-        people: Ints = self.by_city[self.first_of[cities] + skewed(rng, counts)]
-        return people + self.distinct * rng.integers(0, self.size // self.distinct, len(times))
+        people: Ints = self.by_city[self.first_of[cities] + skewed(rng, counts, self.evenness)]
+        people += self.distinct * rng.integers(0, self.size // self.distinct, len(times))
+        return people
+
+    @property
+    def evenness(self) -> float:
+        return 1 / 200 if self.size == self.distinct else 1 / 10
 
     def homes(self, people: Ints) -> Ints:
         cities: Ints = self.city_of[people % self.distinct]
         return cities
 
 
-def skewed(rng: np.random.Generator, counts: Ints) -> Ints:
+def skewed(rng: np.random.Generator, counts: Ints, evenness: float = 1 / 200) -> Ints:
     """For each count n a number below n, small ones far more often: Zipf-like, with the top not a fixed monster.
 
     The density falls as (rank + q) ** -0.8 with q in proportion to n, so the busiest of any n is about 20 times as
-    busy as the average.
+    busy as the average; with an evenness of 1/10, three times.
     """
     power = 0.2
-    q = np.maximum(counts / 200.0, 0.5)
+    q = np.maximum(counts * evenness, 0.5)
     low, high = q**power, (counts + q) ** power
     ranks = (low + rng.random(len(counts)) * (high - low)) ** (1.0 / power) - q
-    return np.clip(ranks.astype(np.int64), 0, counts - 1)
+    chosen: Ints = np.clip(ranks.astype(np.int64), 0, counts - 1)
+    return chosen
 
 
 def scatter(values: Ints, salt: int) -> Ints:

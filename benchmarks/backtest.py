@@ -68,7 +68,7 @@ def prepare(folder: Path, events: int) -> None:
     log = EmbeddedLog(folder / ".samovar" / "log")
     log.create([TopicSpec("events", 2)])
     for block in generate_blocks("fraud", events, max(100, events // 50), 3):
-        pairs = [(str(json.loads(line).get("user", "")).encode(), line.encode()) for line in block]
+        pairs = [(str(json.loads(line).get("user", "")).encode(), line.encode()) for line, _ in block]
         for start in range(0, len(pairs), 20_000):
             log.append([Append("events", pairs[start : start + 20_000])])
     log.close()

@@ -39,7 +39,9 @@ def demo(
     http: Annotated[
         int, typer.Option(min=1, max=65534, help="Port of fraud's pages, or the next free one; sessions next.")
     ] = 8080,
-    rate: Annotated[float, typer.Option(min=0.1, max=5_000, metavar="N", help="Events per second and service.")] = 20.0,
+    rate: Annotated[
+        float, typer.Option(min=0.1, max=40_000, metavar="N", help="Events per second and service.")
+    ] = 10_000.0,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where fraud/ and sessions/ are.")] = EXAMPLES,
     for_: For = None,
 ) -> None:
@@ -62,8 +64,11 @@ def demo(
 def traffic(
     config: Config,
     *,
-    rate: Annotated[float, typer.Option(min=0.1, max=20_000, metavar="N", help="Events per second.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=40_000, metavar="N", help="Events per second.")] = 20.0,
     backfill: Annotated[str, typer.Option(metavar="D", help="The first start begins so long ago.")] = "75m",
+    backfill_rate: Annotated[
+        float, typer.Option(min=0.1, max=40_000, metavar="N", help="Events per second until now, at most --rate.")
+    ] = 20.0,
     keys: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many people; by default by rate.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same people.")] = 1,
     for_: For = None,
@@ -82,7 +87,9 @@ def traffic(
     with nothing_begun(), exit_on_refusal():
         settings = load_service(config, flags=set_ or ())
         with opened(settings) as log:
-            run = TrafficRun(settings, log, TrafficRequest(rate, backfill_ms, seed, keys, for_ms), sys.stderr)
+            run = TrafficRun(
+                settings, log, TrafficRequest(rate, backfill_ms, seed, keys, for_ms, backfill_rate), sys.stderr
+            )
             with stopping(run.stop, run.stop):
                 written = run.run()
     if json:
@@ -100,15 +107,20 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 1,
     disorder: Annotated[str, typer.Option(metavar="D", help="Let lines come up to D late.")] = "0s",
     start: Annotated[str | None, typer.Option(metavar="TIME", help="Time of the first event, ISO 8601.")] = None,
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="A file (.gz: zipped) instead of stdout.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A file (.gz: zipped) instead of stdout.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Which events are planted, for `samovar match --score`.")
+    ] = None,
 ) -> None:
-    """Write test events with planted and labelled frauds, a JSON object per line."""
+    """Write test events with planted frauds, a JSON object per line, and on request labels that say which."""
     if kind not in STREAMS:
         raise typer.BadParameter(f"`{kind}`: choose one of {', '.join(STREAMS)}", param_hint="fraud|sessions")
     begin = START_MS if start is None else instant("--start", start)
     try:
-        write(kind, events, keys, seed, milliseconds("--disorder", disorder), begin, None if out is None else Path(out))
+        write(kind, events, keys, seed, milliseconds("--disorder", disorder), begin, out, labels)
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise typer.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from None
+        hint = "--labels" if error.filename and error.filename == str(labels) else "--out"
+        path = error.filename or out
+        raise typer.BadParameter(f"cannot write {path}: {error.strerror or error}", param_hint=hint) from None

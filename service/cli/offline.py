@@ -41,7 +41,9 @@ def match(
     explain: Annotated[
         str | None, typer.Option(metavar="KEY", help="Say why a key did or did not match: c1, or card=c1,user=u2.")
     ] = None,
-    score: Annotated[bool, typer.Option("--score", help="Hold the matches against planted frauds instead.")] = False,
+    score: Annotated[
+        str | None, typer.Option(metavar="LABELS", help="Hold the matches against these labels of `generate` instead.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON output (of matches: always).")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No warnings, progress and summary.")] = False,
 ) -> None:

@@ -48,7 +48,7 @@ SEVERE = ("low", "medium", "high", "critical")  # of which the first alert of ea
 SHOWN_EVENTS = 3  # of an alert
 COLOURS = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "cyan", "info": "dim"}
 MARGIN = " " * 9
-HIDDEN = ("type", "ts", "fraud_kind", "fraud_id")
+HIDDEN = ("type", "ts")
 READ_S = 5.0
 
 

@@ -52,7 +52,7 @@ class MatchRunOptions:
     max_events: int = MAX_EVENTS
     max_matches: int = MAX_MATCHES
     explain: str | None = None
-    score: bool = False
+    score: str | None = None  # the file of labels
     json: bool = False
 
     @property
@@ -101,10 +101,10 @@ def _match(rule_paths: Sequence[str], source: EventFile, options: MatchRunOption
 
         return explain(program, source, options, out, err)
     run = MatchRun(program, source, options, err)
-    if options.score:
-        from samovar.service.offline.score import write_score  # noqa: PLC0415 - seldom asked for, and a cycle
+    if options.score is not None:
+        from samovar.service.offline.score import read_labels, write_score  # noqa: PLC0415 - seldom asked for, and a cycle
 
-        write_score(run, out)
+        write_score(run, read_labels(options.score), out)
     else:
         for found in run.matches():
             if found:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from samovar.common.errors import UsageError
 from samovar.patterns.syntax.tree import Rule
-from samovar.service.offline.match import MatchRun
+from samovar.service.offline.match import MatchRun, open_events
 
-KIND_FIELD, ID_FIELD = "fraud_kind", "fraud_id"
 DETECTS = "detects:"
 MISSED_SHOWN = 20
 
@@ -53,11 +53,9 @@ class Score:
     unwatched: tuple[str, ...]
 
 
-def write_score(run: MatchRun, out: IO[bytes]) -> None:
+def write_score(run: MatchRun, labels: Labels, out: IO[bytes]) -> None:
     """A table, or with --json one JSON object."""
-    blocks = run.source.repeatable()
-    matches = [match for found in run.matches() for match in found]
-    labels = read_labels(_lines(blocks()))
+    matches = (match for found in run.matches() for match in found)
     result = score(matches, labels, detects(plan.rule for plan in run.program.rules))
     if run.options.json:
         out.write(json.dumps(asdict(result), ensure_ascii=False).encode() + b"\n")
@@ -68,27 +66,16 @@ def write_score(run: MatchRun, out: IO[bytes]) -> None:
     out.write(capture.get().encode())
 
 
-def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for block in blocks:
-        *whole, rest = (rest + block).split(b"\n")
-        yield from whole
-    if rest:
-        yield rest
-
-
-def read_labels(lines: Iterable[bytes]) -> dict[int, tuple[str, str]]:
-    """0-based line number -> (kind, id) of the planted events. Lines that are not JSON are passed over."""
+def read_labels(path: str) -> dict[int, tuple[str, str]]:
+    """0-based line number -> (kind, incident) of the planted events, as `samovar generate` writes them."""
     labels: dict[int, tuple[str, str]] = {}
-    for number, line in enumerate(lines):
-        if KIND_FIELD.encode() not in line:
-            continue
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and event.get(KIND_FIELD):
-            labels[number] = str(event[KIND_FIELD]), str(event.get(ID_FIELD))
+    with open_events(path) as source:
+        for number, line in enumerate(b"".join(source.blocks).splitlines(), 1):
+            try:
+                label = json.loads(line)
+                labels[int(label["line"])] = str(label["kind"]), str(label["incident"])
+            except (ValueError, TypeError, KeyError) as error:
+                raise UsageError(f"{path}:{number}: not a label with `line`, `kind` and `incident`") from error
     return labels
 
 

@@ -31,6 +31,7 @@ from samovar.service.topology.topics import (
     create_command,
     redrive_group,
     sink_group,
+    traffic_labels_topic,
     traffic_topic,
 )
 
@@ -122,7 +123,7 @@ def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[PlannedTopic]
 
 
 def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
-    """Groups and transactions; and the topic that only traffic has."""
+    """Groups and transactions; and the topics that only traffic has."""
     group, redrives, traffics = settings.service, redrive_group(settings.service), traffic_topic(settings.service)
     if who in (SERVICE, OPERATORS):
         yield AclEntry(who, "group", group, ("READ",))
@@ -138,6 +139,7 @@ def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
         yield AclEntry(who, "transactional-id", f"{redrives}-", ("WRITE",), "prefixed")
     if who == TRAFFIC:
         yield AclEntry(who, "topic", traffics, (*BOTH, "CREATE"))
+        yield AclEntry(who, "topic", traffic_labels_topic(group), (*WRITE, "CREATE"))
         yield AclEntry(who, "group", traffics, ("READ",))
         yield AclEntry(who, "transactional-id", f"{traffics}-", ("WRITE",), "prefixed")
 

@@ -55,6 +55,11 @@ def traffic_topic(service: str) -> str:
     return f"{service}-traffic"
 
 
+def traffic_labels_topic(service: str) -> str:
+    """Where `samovar traffic` says which of its events are part of an incident."""
+    return f"{service}-traffic-labels"
+
+
 class TopicRole(StrEnum):
     INPUT = "input"
     ALERTS = "alerts"

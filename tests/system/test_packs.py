@@ -18,8 +18,8 @@ from samovar.patterns.engine.replay import BadLine, EventReplay, Lines
 from samovar.patterns.rulefile.rule_file import LoadedRuleFile, load_paths
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.tree import ExpectedMatch, Rule, RuleTest
-from samovar.service.offline.generate import START_MS, generate
-from samovar.service.offline.score import detects, read_labels, score
+from samovar.service.offline.generate import START_MS, generate_blocks
+from samovar.service.offline.score import detects, score
 from samovar.service.offline.synth import fraud, plants, sessions
 from tests import oracle
 from tests.support.project import ROOT
@@ -118,11 +118,12 @@ def test_own_tests_hold(rule: Rule, test: RuleTest, engine: str) -> None:
 @pytest.mark.parametrize(("pack", "events"), [("fraud", 45_000), ("sessions", 8_000)])
 def test_what_is_planted_is_what_the_rules_are_for(pack: str, events: int) -> None:
     """Among the labelled events alone, with the sleepers' prologue, every incident is found by the rule of its name."""
-    stream = generate(pack, events, 2_000, seed=3)
-    lines = [line for line in stream if "fraud_id" in line or json.loads(line)["ts"] < START_MS]
+    stream = [pair for block in generate_blocks(pack, events, 2_000, seed=3) for pair in block]
+    lines = [(line, label) for line, label in stream if label or json.loads(line)["ts"] < START_MS]
+    labels = {number: label for number, (_, label) in enumerate(lines) if label}
     rules = [rule for rule in load(pack).values() if rule.id in (*plants.KINDS, *sessions.KINDS)]
-    matches = [match for rule in rules for match in by_oracle(rule, [json.loads(line) for line in lines])]
-    result = score(matches, read_labels(line.encode() for line in lines), detects(rules))
+    matches = [match for rule in rules for match in by_oracle(rule, [json.loads(line) for line, _ in lines])]
+    result = score(matches, labels, detects(rules))
     assert result.unwatched == ()
     assert {row.rule: row.missed for row in result.rules if row.missed and row.rule not in DILUTED} == {}
 

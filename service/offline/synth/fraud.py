@@ -6,7 +6,10 @@ ten times slower.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from samovar.service.offline.synth.world import (
     SECOND,
     Floats,
     Ints,
+    Part,
     Population,
     SynthClock,
     make_clock,
@@ -43,17 +47,14 @@ CATEGORIES = (
     ("transit", 1.4, 0.5),
 )
 
-PURCHASE = '{"type":"purchase","ts":%d,"card":"c%07d","user":"u%07d","amount":%d.%02d,%s}'
+PURCHASE = '{"type":"purchase","ts":%d,"card":"c%07d","user":"u%07d","amount":%d.%02d,"merchant":"m%06d",%s}'
 REFUND = '{"type":"refund","ts":%d,"card":"c%07d","user":"u%07d","amount":%d.%02d,"merchant":"m%06d"}'
 LOGIN = '{"type":"login","ts":%d,"user":"u%07d","ok":%s,"device":"%s","ip":"%s","country":"%s"}'
 TRANSFER = '{"type":"transfer","ts":%d,"user":"u%07d","amount":%d.%02d,"to":"%s"}'
 ORDER = '{"type":"%s","ts":%d,"order_id":"%s","user":"u%07d","amount":%d.%02d}'
 CANCEL = '{"type":"cancel","ts":%d,"order_id":"%s","user":"u%07d"}'
 
-# Of all honest events; what is left are purchases in a shop. Transfers and orders bring their login with them.
-ONLINE, LOGINS, TYPOS, TRANSFERS, ORDERS, CANCELS, REFUNDS = 0.17, 0.06, 0.01, 0.05, 0.04, 0.002, 0.015
-
-Part = tuple[Ints, list[str]]
+Texts: TypeAlias = tuple[Ints, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class FraudWorld:
     population: Population
     clock: SynthClock
     merchants_a_city: int
+    merchants: int  # beyond len(in_shop) they repeat under other names
     in_shop: list[str]  # the merchant's part of a purchase line, by merchant number
     online: list[str]
     log_mean: Floats
@@ -73,14 +75,14 @@ class FraudWorld:
 def make_world(rng: np.random.Generator, keys: int, start_ms: int) -> FraudWorld:
     population = make_population(rng, keys)
     clock = make_clock(population, start_ms, keys * EVENTS_A_USER_A_DAY)
-    a_city = max(4, keys // (20 * len(CITIES)))
+    a_city = max(4, population.distinct // (20 * len(CITIES)))
     total = a_city * len(CITIES)
     kinds = rng.integers(0, len(CATEGORIES), total)
     shifts = np.round(rng.normal(0.0, 0.05, (total, 2)), 4).tolist()
     cities = [CITIES[number % len(CITIES)] for number in range(total)]
     heads = [
-        f'"merchant":"m{number:06d}","category":"{CATEGORIES[kind][0]}","country":"{city.country}"'
-        for number, (kind, city) in enumerate(zip(kinds.tolist(), cities, strict=True))
+        f'"category":"{CATEGORIES[kind][0]}","country":"{city.country}"'
+        for kind, city in zip(kinds.tolist(), cities, strict=True)
     ]
     places = [
         f'"lat":{city.lat + north:.4f},"lon":{city.lon + east:.4f}'
@@ -90,6 +92,7 @@ def make_world(rng: np.random.Generator, keys: int, start_ms: int) -> FraudWorld
         population,
         clock,
         a_city,
+        total * (population.size // population.distinct),
         [f'"channel":"pos",{head},{place}' for head, place in zip(heads, places, strict=True)],
         [f'"channel":"online",{head}' for head in heads],
         np.array([CATEGORIES[kind][1] for kind in kinds]),
@@ -97,26 +100,20 @@ def make_world(rng: np.random.Generator, keys: int, start_ms: int) -> FraudWorld
     )
 
 
-def honest(world: FraudWorld, rng: np.random.Generator, first: int, size: int, events: int) -> list[Part]:
-    """Exactly `events` honest events, whose beginnings fall on the places from `first` to `first + size`."""
-    online, logins, typos, transfers, orders, cancels, refunds = (
-        int(events * share) for share in (ONLINE, LOGINS, TYPOS, TRANSFERS, ORDERS, CANCELS, REFUNDS)
-    )
-    in_shop = events - online - logins - refunds - 2 * (typos + transfers) - 3 * (orders + cancels)
-
-    def starts(count: int) -> Ints:
-        return world.clock.times(first + rng.random(count) * size)
-
-    return [
-        _purchases(world, rng, starts(in_shop), at_home=True),
-        _purchases(world, rng, starts(online), at_home=False),
-        _logins(world, rng, starts(logins)),
-        *_typos(world, rng, starts(typos)),
-        *_transfers(world, rng, starts(transfers)),
-        *_orders(world, rng, starts(orders), first, paid=True),
-        *_orders(world, rng, starts(cancels), first + orders, paid=False),
-        _refunds(world, rng, starts(refunds)),
-    ]
+def honest(world: FraudWorld, seed: Sequence[int], first: int, size: int, events: int, since_ms: int = 0) -> list[Part]:
+    """Exactly `events` honest events, whose stories begin on the places from `first` to `first + size`. Stories that
+    are over before `since_ms` may be left out.
+    """
+    counts = [int(events * story.share) for story in STORIES[1:]]
+    in_shop = events - sum(count * story.events for count, story in zip(counts, STORIES[1:], strict=True))
+    end_ms = world.clock.time(first + size)
+    parts: list[Part] = []
+    for number, (story, count) in enumerate(zip(STORIES, (in_shop, *counts), strict=True)):
+        if end_ms + story.longest_ms >= since_ms:
+            rng = np.random.default_rng([*seed, number])
+            times = world.clock.times(first + rng.random(count) * size)
+            parts += ((when, lines, [None] * count) for when, lines in story.make(world, rng, times, 4 * first))
+    return parts
 
 
 def whereabouts(population: Population, users: Ints, times: Ints) -> Ints:
@@ -124,7 +121,7 @@ def whereabouts(population: Population, users: Ints, times: Ints) -> Ints:
 
     A day begins at four in the night, when few are awake to be caught in two places.
     """
-    homes = population.city_of[users]
+    homes = population.homes(users)
     offsets = np.array([city.utc_hours for city in CITIES])[homes]
     days = (times + (offsets - 4) * HOUR) // DAY
     chance = scatter(users * 100_003 + days, 17)
@@ -139,6 +136,11 @@ def home_ip(user: int, city: int) -> str:
     return f"{CITIES[city].octet}.{mixed >> 16}.{mixed >> 8 & 255}.{mixed & 255}"
 
 
+def order_id(number: int) -> str:
+    """Numbers that follow each other have names that do not."""
+    return f"o{number * 0x9E3779B97F4A7C15 % 2**40:010x}"
+
+
 def _cents(rng: np.random.Generator, means: Floats, deviations: Floats, most: int) -> Ints:
     amounts = np.exp(rng.normal(means, deviations)) * 100
     return np.clip(amounts.astype(np.int64), 50, most)
@@ -150,13 +152,15 @@ def _cards(rng: np.random.Generator, users: Ints) -> Ints:
     return users * 2 + second
 
 
-def _purchases(world: FraudWorld, rng: np.random.Generator, times: Ints, *, at_home: bool) -> Part:
+def _purchases(world: FraudWorld, rng: np.random.Generator, times: Ints, _: int, *, at_home: bool) -> list[Texts]:
     users = world.population.active(rng, times)
     anywhere = rng.integers(0, len(CITIES), len(times))
     cities = whereabouts(world.population, users, times) if at_home else anywhere
-    ranks = skewed(rng, np.full(len(times), world.merchants_a_city))
+    ranks = skewed(rng, np.full(len(times), world.merchants_a_city), world.population.evenness)
     merchants = cities + len(CITIES) * ranks
     cents = _cents(rng, world.log_mean[merchants], world.log_deviation[merchants], 400_000)
+    distinct = len(world.in_shop)
+    named = merchants + distinct * rng.integers(0, world.merchants // distinct, len(times))
     parts = world.in_shop if at_home else world.online
     rows = zip(
         times.tolist(),
@@ -164,26 +168,26 @@ def _purchases(world: FraudWorld, rng: np.random.Generator, times: Ints, *, at_h
         users.tolist(),
         (cents // 100).tolist(),
         (cents % 100).tolist(),
+        named.tolist(),
         [parts[merchant] for merchant in merchants.tolist()],
         strict=True,
     )
-    return times, [PURCHASE % row for row in rows]
+    return [(times, [PURCHASE % row for row in rows])]
 
 
-def _refunds(world: FraudWorld, rng: np.random.Generator, times: Ints) -> Part:
+def _refunds(world: FraudWorld, rng: np.random.Generator, times: Ints, _: int) -> list[Texts]:
     users = world.population.active(rng, times)
     cents = _cents(rng, np.full(len(times), 3.6), np.full(len(times), 0.8), 100_000)
-    merchants = rng.integers(0, len(world.in_shop), len(times))
     rows = zip(
         times.tolist(),
         _cards(rng, users).tolist(),
         users.tolist(),
         (cents // 100).tolist(),
         (cents % 100).tolist(),
-        merchants.tolist(),
+        rng.integers(0, world.merchants, len(times)).tolist(),
         strict=True,
     )
-    return times, [REFUND % row for row in rows]
+    return [(times, [REFUND % row for row in rows])]
 
 
 def _login_lines(world: FraudWorld, rng: np.random.Generator, times: Ints, users: Ints, ok: str) -> list[str]:
@@ -196,11 +200,11 @@ def _login_lines(world: FraudWorld, rng: np.random.Generator, times: Ints, users
     ]
 
 
-def _logins(world: FraudWorld, rng: np.random.Generator, times: Ints) -> Part:
-    return times, _login_lines(world, rng, times, world.population.active(rng, times), "true")
+def _logins(world: FraudWorld, rng: np.random.Generator, times: Ints, _: int) -> list[Texts]:
+    return [(times, _login_lines(world, rng, times, world.population.active(rng, times), "true"))]
 
 
-def _typos(world: FraudWorld, rng: np.random.Generator, times: Ints) -> list[Part]:
+def _typos(world: FraudWorld, rng: np.random.Generator, times: Ints, _: int) -> list[Texts]:
     users = world.population.active(rng, times)
     later = times + rng.integers(5 * SECOND, 40 * SECOND, len(times))
     return [
@@ -209,7 +213,7 @@ def _typos(world: FraudWorld, rng: np.random.Generator, times: Ints) -> list[Par
     ]
 
 
-def _transfers(world: FraudWorld, rng: np.random.Generator, times: Ints) -> list[Part]:
+def _transfers(world: FraudWorld, rng: np.random.Generator, times: Ints, _: int) -> list[Texts]:
     users = world.population.active(rng, times)
     later = times + rng.integers(20 * SECOND, 5 * MINUTE, len(times))
     cents = _cents(rng, np.full(len(times), 4.5), np.full(len(times), 1.0), 800_000)
@@ -229,12 +233,12 @@ def _transfers(world: FraudWorld, rng: np.random.Generator, times: Ints) -> list
     return [(times, _login_lines(world, rng, times, users, "true")), (later, lines)]
 
 
-def _orders(world: FraudWorld, rng: np.random.Generator, times: Ints, number: int, *, paid: bool) -> list[Part]:
+def _orders(world: FraudWorld, rng: np.random.Generator, times: Ints, number: int, *, paid: bool) -> list[Texts]:
     users = world.population.active(rng, times)
     ordered = times + rng.integers(30 * SECOND, 10 * MINUTE, len(times))
     settled = ordered + rng.integers(20 * SECOND, 30 * MINUTE, len(times))
     cents = _cents(rng, np.full(len(times), 4.0), np.full(len(times), 0.7), 400_000)
-    names = [f"o{number + offset:09d}" for offset in range(len(times))]
+    names = [order_id(number + 2 * place + paid) for place in range(len(times))]
     columns = (names, users.tolist(), (cents // 100).tolist(), (cents % 100).tolist())
     parts = [
         (times, _login_lines(world, rng, times, users, "true")),
@@ -245,3 +249,25 @@ def _orders(world: FraudWorld, rng: np.random.Generator, times: Ints, number: in
     else:
         lines = [CANCEL % row for row in zip(settled.tolist(), names, users.tolist(), strict=True)]
     return [*parts, (settled, lines)]
+
+
+class Story(NamedTuple):
+    """What people do: its share of all honest events, how many events it has, and how long it takes at most."""
+
+    share: float
+    events: int
+    longest_ms: int
+    make: Callable[[FraudWorld, np.random.Generator, Ints, int], list[Texts]]
+
+
+# The first one, purchases in a shop, takes what the others leave. Transfers and orders bring their login with them.
+STORIES = (
+    Story(0.0, 1, 0, partial(_purchases, at_home=True)),
+    Story(0.17, 1, 0, partial(_purchases, at_home=False)),
+    Story(0.06, 1, 0, _logins),
+    Story(0.01, 2, 40 * SECOND, _typos),
+    Story(0.05, 2, 5 * MINUTE, _transfers),
+    Story(0.04, 3, 40 * MINUTE, partial(_orders, paid=True)),
+    Story(0.002, 3, 40 * MINUTE, partial(_orders, paid=False)),
+    Story(0.015, 1, 0, _refunds),
+)

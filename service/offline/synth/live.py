@@ -1,18 +1,19 @@
 """Generated events without an end, for a stream that runs in real time.
 
-The whole of it is fixed by seed, keys, rate and the moment at which it began, a block of a minute at a time: anyone who
+The whole of it is fixed by seed, keys, the moment at which it began, and its rates, a block at a time: anyone who
 stopped goes on at any later moment without repeating an event, from nothing but how far he had come. Events come out by
 the time at which they arrive, which is up to DISORDER_MS after they happened.
 
-What had begun in the hour before such a moment is made again and, as far as it was due, left out: an order that was
-placed before a stop is paid after it.
+What had begun before such a moment is made again and, as far as it was due, left out: an order that was placed before a
+stop is paid after it.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,14 +22,18 @@ from samovar.common.wire import stored
 from samovar.service.offline import generate
 from samovar.service.offline.synth import fraud, sessions
 from samovar.service.offline.synth import plants as synth_plants
-from samovar.service.offline.synth.world import DAY, HOUR, MINUTE, SynthClock
+from samovar.service.offline.synth.world import DAY, HOUR, MINUTE, SECOND, Label, Line, Part, SynthClock, scatter
 
-BLOCK_MS = MINUTE
+BLOCK_EVENTS = 20_000  # a block is a minute, at high rates as long as so many events take
 DISORDER_MS = 500
 PLANT_EVERY_MS = 10_000  # a fraud and its double, or a planted visit
+PLANT_LEAD_MS = 30 * MINUTE  # of ordinary life before a fraud
 PLANT_LONGEST_MS = 8 * MINUTE  # where a fraud may take its time
-BACK_MS = HOUR  # what began before that is not taken up again
-KEYS_MOST = 1_000_000
+PLANT_RATE = 3.0  # events per second of all that is planted
+PLANT_BACK_MS = 2 * HOUR  # with its lead and what follows, a plant is over after that
+KEYS_MOST = 20_000_000
+PEOPLE_RATE = 20.0  # visits of people to a shop, in events per second; what is beyond comes from screens
+SCREEN_EVERY_S = 4.0
 
 
 class Arrival(NamedTuple):
@@ -37,101 +42,132 @@ class Arrival(NamedTuple):
     at_ms: int
     ts: int
     line: str
+    label: Label | None
 
 
-@stored("kind start_ms rate keys seed first_block")
+@stored("from_ms rate")
+@dataclass(frozen=True)
+class Stretch:
+    """From when on events come at a rate."""
+
+    from_ms: int
+    rate: float
+
+    @property
+    def block_ms(self) -> int:
+        return int(min(MINUTE, max(SECOND, BLOCK_EVENTS / self.rate * 1_000)))
+
+    def block_events(self, most_rate: float = 1e9) -> int:
+        """Honest events in a block: what plants leave of the rate, half of it at least."""
+        rate = max(self.rate - PLANT_RATE, self.rate / 2)
+        return round(min(rate, most_rate) * self.block_ms / 1_000)
+
+
+@stored("kind keys seed stretches")
 @dataclass(frozen=True)
 class Recipe:
-    """All that the events depend on. `start_ms` is the time of the first one; what was before `first_block` was made
-    at another rate, and is not made again.
-    """
+    """All that the events depend on. A stretch but the last ends at the end of a block, where the next one begins."""
 
     kind: str
-    start_ms: int
-    rate: float
     keys: int
     seed: int
-    first_block: int = 0
+    stretches: tuple[Stretch, ...]
 
-    def at_rate(self, rate: float, from_ms: int) -> tuple[Recipe, int]:
-        """The same traffic at another rate, and the moment at which that can begin."""
-        block = -(-(from_ms - self.start_ms) // BLOCK_MS)
-        return replace(self, rate=rate, first_block=block), self.start_ms + block * BLOCK_MS
+    @property
+    def start_ms(self) -> int:
+        return self.stretches[0].from_ms
+
+    def rate_at(self, ms: int) -> float:
+        return next((each.rate for each in reversed(self.stretches) if each.from_ms <= ms), self.stretches[0].rate)
+
+    def at_rate(self, rate: float, from_ms: int) -> Recipe:
+        """The same traffic at another rate, from the end of the block on that holds this moment."""
+        last = self.stretches[-1]
+        blocks = -(-max(0, from_ms - last.from_ms) // last.block_ms)
+        return replace(self, stretches=(*self.stretches, Stretch(last.from_ms + blocks * last.block_ms, rate)))
+
+    def blocks(self, since_ms: int) -> Iterator[tuple[int, Stretch]]:
+        """Where each block begins, from the one on that holds this moment, and the stretch of which it is."""
+        ends = [*(each.from_ms for each in self.stretches[1:]), 1 << 62]
+        for stretch, end_ms in zip(self.stretches, ends, strict=True):
+            skipped = max(0, since_ms - stretch.from_ms) // stretch.block_ms
+            for begin_ms in range(stretch.from_ms + skipped * stretch.block_ms, end_ms, stretch.block_ms):
+                yield begin_ms, stretch
 
 
 class TrafficMaker(Protocol):
-    """The lines of a kind of traffic, by their times."""
+    """The lines of a kind of traffic. `back_ms` is how long what people begin may take."""
 
-    def before(self) -> list[tuple[int, str]]:
+    back_ms: int
+
+    def before(self) -> list[Line]:
         """What happened long before the start."""
         ...
 
-    def planted(self, number: int) -> list[tuple[int, str]]: ...
-    def honest(self, rng: np.random.Generator, first: int, events: int) -> list[tuple[int, str]]: ...
+    def planted(self, number: int) -> list[Line]: ...
+    def honest(self, begin_ms: int, stretch: Stretch, since_ms: int) -> list[Part]:
+        """What begins in a block, as far as it may not be over at `since_ms`."""
+        ...
 
 
-def keys_for(rate: float) -> int:
+def keys_for(kind: str, rate: float) -> int:
     """So many people that nobody does more than people do."""
-    return int(min(KEYS_MOST, max(5_000, rate * 86_400 / fraud.EVENTS_A_USER_A_DAY)))
+    of_people = rate if kind == "fraud" else min(rate, PEOPLE_RATE)
+    return int(min(KEYS_MOST, max(5_000, of_people * 86_400 / fraud.EVENTS_A_USER_A_DAY)))
 
 
 class SynthFeed:
     """Events of a recipe from `since_ms` on, in the order of their arrival. Gives each once."""
 
     def __init__(self, recipe: Recipe, since_ms: int | None = None) -> None:
-        self._recipe = recipe
-        self._maker = _maker(recipe)
-        self._since = since_ms
-        self._waiting: list[Arrival] = []
-        begin = recipe.start_ms if since_ms is None else since_ms
-        self._next_block = max(0, begin - recipe.start_ms) // BLOCK_MS
+        self._start = recipe.start_ms
+        self._maker: TrafficMaker = FraudMaker(recipe) if recipe.kind == "fraud" else SessionMaker(recipe)
+        self._since = 0 if since_ms is None else since_ms
+        self._waiting: dict[int, list[Arrival]] = defaultdict(list)  # by the second of their arrival
+        # Plants have numbers by their time; the first ones began before the traffic did.
+        self._plant = -PLANT_LEAD_MS // PLANT_EVERY_MS
         if since_ms is None:
-            self._add(Arrival(ts, ts, line) for ts, line in self._maker.before())
+            self._add_lines(self._maker.before())
         else:
-            self._catch_up()
+            self._plant = max(self._plant, (since_ms - recipe.start_ms - PLANT_BACK_MS) // PLANT_EVERY_MS)
+        self._blocks = recipe.blocks(self._since - self._maker.back_ms)
+        self._block = next(self._blocks)
 
     def due(self, until_ms: int) -> list[Arrival]:
         """All that arrives before this time and was not given yet."""
-        while self._recipe.start_ms + self._next_block * BLOCK_MS < until_ms:
-            self._add(self._block(self._next_block))
-            self._next_block += 1
-        found = []
-        while self._waiting and self._waiting[0].at_ms < until_ms:
-            found.append(heapq.heappop(self._waiting))
+        while self._start + self._plant * PLANT_EVERY_MS < until_ms:
+            self._add_lines(self._maker.planted(self._plant))
+            self._plant += 1
+        while self._block[0] < until_ms:
+            for part in self._maker.honest(*self._block, self._since - DISORDER_MS):
+                self._add(part)
+            self._block = next(self._blocks)
+        found: list[Arrival] = []
+        for second in sorted(each for each in self._waiting if each * SECOND < until_ms):
+            arrivals = self._waiting.pop(second)
+            arrivals.sort(key=itemgetter(0))
+            if (second + 1) * SECOND > until_ms:
+                later = [each for each in arrivals if each.at_ms >= until_ms]
+                if later:
+                    self._waiting[second] = later
+                    arrivals = arrivals[: -len(later)]
+            found += arrivals
         return found
 
-    def _catch_up(self) -> None:
-        first = max(self._recipe.first_block, self._next_block - BACK_MS // BLOCK_MS)
-        for number in range(first, self._next_block):
-            self._add(self._block(number))
+    def _add_lines(self, lines: list[Line]) -> None:
+        times = np.array([ts for ts, _, _ in lines], dtype=np.int64)
+        self._add((times, [line for _, line, _ in lines], [label for _, _, label in lines]))
 
-    def _add(self, arrivals: Iterator[Arrival]) -> None:
-        for each in arrivals:
-            if self._since is None or each.at_ms >= self._since:
-                heapq.heappush(self._waiting, each)
-
-    def _block(self, number: int) -> Iterator[Arrival]:
-        """What begins in a block. Its numbers depend on nothing but the recipe and the block's own."""
-        per_block = BLOCK_MS // PLANT_EVERY_MS
-        plants = range(number * per_block, (number + 1) * per_block)
-        planted = [line for plant in plants for line in self._maker.planted(plant)]
-        yield from self._arriving(planted, number, 4)
-        rng = np.random.default_rng([self._recipe.seed, 3, number])
-        events = max(0, round(self._recipe.rate * BLOCK_MS / 1000) - len(planted))
-        yield from self._arriving(self._maker.honest(rng, number * BLOCK_MS, events), number, 5)
-
-    def _arriving(self, lines: list[tuple[int, str]], number: int, salt: int) -> Iterator[Arrival]:
-        rng = np.random.default_rng([self._recipe.seed, salt, number])
-        delays = rng.integers(0, DISORDER_MS + 1, len(lines)).tolist()
-        for (ts, line), delay in zip(lines, delays, strict=True):
-            yield Arrival(ts + delay, ts, line)
+    def _add(self, part: Part) -> None:
+        times, lines, labels = part
+        arrivals = (times + scatter(times, 5) % (DISORDER_MS + 1)).tolist()
+        waiting, since = self._waiting, self._since
+        for arrival in map(Arrival, arrivals, times.tolist(), lines, labels):
+            if arrival[0] >= since:
+                waiting[arrival[0] // SECOND].append(arrival)
 
 
 # ---------------------------------------------------------------- the two kinds
-
-
-def _maker(recipe: Recipe) -> TrafficMaker:
-    return FraudMaker(recipe) if recipe.kind == "fraud" else SessionMaker(recipe)
 
 
 def _steady(start_ms: int) -> SynthClock:
@@ -140,40 +176,45 @@ def _steady(start_ms: int) -> SynthClock:
 
 
 class FraudMaker:
+    back_ms = max(story.longest_ms for story in fraud.STORIES)
+
     def __init__(self, recipe: Recipe) -> None:
-        rng = np.random.default_rng([recipe.seed, 1])
-        world = fraud.make_world(rng, recipe.keys, recipe.start_ms)
+        world = fraud.make_world(np.random.default_rng([recipe.seed, 1]), recipe.keys, recipe.start_ms)
         self._world = replace(world, clock=_steady(recipe.start_ms))
         self._seed = recipe.seed
 
-    def before(self) -> list[tuple[int, str]]:
-        most = generate.MOST_SLEEPERS * len(synth_plants.KINDS)
-        sleepers = generate.sleepers_of(self._world, most, PLANT_EVERY_MS)
-        return generate.prologue(self._world, sleepers, self._seed)
+    def before(self) -> list[Line]:
+        numbers = range(-PLANT_LEAD_MS // PLANT_EVERY_MS, generate.MOST_SLEEPERS * len(synth_plants.KINDS))
+        return generate.prologue(self._world, numbers, self._seed, PLANT_EVERY_MS)
 
-    def planted(self, number: int) -> list[tuple[int, str]]:
-        return generate.incident(self._world, number, self._seed, PLANT_EVERY_MS, PLANT_LONGEST_MS)
+    def planted(self, number: int) -> list[Line]:
+        return generate.incident(self._world, number, self._seed, PLANT_LEAD_MS, PLANT_EVERY_MS, PLANT_LONGEST_MS)
 
-    def honest(self, rng: np.random.Generator, first: int, events: int) -> list[tuple[int, str]]:
-        return _lines(fraud.honest(self._world, rng, first, BLOCK_MS, events))
+    def honest(self, begin_ms: int, stretch: Stretch, since_ms: int) -> list[Part]:
+        first = begin_ms - self._world.clock.start_ms
+        size, events = stretch.block_ms, stretch.block_events()
+        return fraud.honest(self._world, (self._seed, 3, first), first, size, events, since_ms)
 
 
 class SessionMaker:
+    back_ms = 10 * MINUTE  # few visits are longer
+
     def __init__(self, recipe: Recipe) -> None:
-        rng = np.random.default_rng([recipe.seed, 2])
-        world = sessions.make_world(rng, recipe.seed, recipe.keys, recipe.start_ms)
+        world = sessions.make_world(np.random.default_rng([recipe.seed, 2]), recipe.seed, recipe.keys, recipe.start_ms)
         self._world = replace(world, clock=_steady(recipe.start_ms))
         self._seed = recipe.seed
 
-    def before(self) -> list[tuple[int, str]]:
+    def before(self) -> list[Line]:
         return []
 
-    def planted(self, number: int) -> list[tuple[int, str]]:
+    def planted(self, number: int) -> list[Line]:
         return generate.visits(self._world, number, self._seed, PLANT_EVERY_MS)
 
-    def honest(self, rng: np.random.Generator, first: int, events: int) -> list[tuple[int, str]]:
-        return _lines(sessions.honest(self._world, rng, first, BLOCK_MS, events))
-
-
-def _lines(parts: list[fraud.Part]) -> list[tuple[int, str]]:
-    return [pair for times, lines in parts for pair in zip(times.tolist(), lines, strict=True)]
+    def honest(self, begin_ms: int, stretch: Stretch, since_ms: int) -> list[Part]:
+        world, first, size = self._world, begin_ms - self._world.clock.start_ms, stretch.block_ms
+        events, of_people = stretch.block_events(), stretch.block_events(PEOPLE_RATE)
+        parts = sessions.honest(world, (self._seed, 3, first), first, size, of_people, since_ms)
+        if events > of_people and begin_ms + size >= since_ms:
+            count = int((stretch.rate - PEOPLE_RATE) * SCREEN_EVERY_S) + 1
+            parts += sessions.screens(world, (self._seed, 4, first), first, size, events - of_people, count)
+        return parts

@@ -1,12 +1,13 @@
 """The web stream: visits of people and machines to a shop.
 
 A visit follows one of some hundred shapes (which events, in which order), made once from the seed; a block of visits
-is then laid out with array arithmetic. Every visit that a rule of examples/sessions is for carries its label.
+is then laid out with array arithmetic. Every visit that a rule of examples/sessions is for has a label.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -15,6 +16,9 @@ from samovar.service.offline.synth.world import (
     CITIES,
     MINUTE,
     Ints,
+    Label,
+    Line,
+    Part,
     Population,
     SynthClock,
     make_clock,
@@ -34,13 +38,11 @@ PAGES = ("/", "/sale", "/list/shoes", "/list/bags", "/list/coats", "/search", "/
 REFERRERS = ("direct", "search", "ads", "mail", "social")
 ELEMENTS = ("menu", "search", "photo", "size", "buy", "more", "map", "close")
 
-VIEW_LINE = '{"type":"view","ts":%d,"visitor":"v%07d","page":"%s","referrer":"%s","country":"%s"%s}'
-CLICK_LINE = '{"type":"click","ts":%d,"visitor":"v%07d","page":"%s","element":"%s","x":%d,"y":%d%s}'
-CART_LINE = '{"type":"cart","ts":%d,"visitor":"v%07d","sku":"s%04d","price":%d.%02d%s}'
-CHECKOUT_LINE = '{"type":"checkout","ts":%d,"visitor":"v%07d","total":%d.%02d%s}'
-PAY_LINE = '{"type":"pay","ts":%d,"visitor":"v%07d","amount":%d.%02d%s}'
-
-Part = tuple[Ints, list[str]]
+VIEW_LINE = '{"type":"view","ts":%d,"visitor":"v%07d","page":"%s","referrer":"%s","country":"%s"}'
+CLICK_LINE = '{"type":"click","ts":%d,"visitor":"v%07d","page":"%s","element":"%s","x":%d,"y":%d}'
+CART_LINE = '{"type":"cart","ts":%d,"visitor":"v%07d","sku":"s%04d","price":%d.%02d}'
+CHECKOUT_LINE = '{"type":"checkout","ts":%d,"visitor":"v%07d","total":%d.%02d}'
+PAY_LINE = '{"type":"pay","ts":%d,"visitor":"v%07d","amount":%d.%02d}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Visits:
     cents: Ints
     items: Ints
     cities: Ints
-    labels: list[str]
+    labels: Sequence[Label | None]
 
 
 def make_world(rng: np.random.Generator, seed: int, keys: int, start_ms: int) -> SessionWorld:
@@ -80,16 +82,32 @@ def make_world(rng: np.random.Generator, seed: int, keys: int, start_ms: int) ->
     return SessionWorld(population, clock, _make_shapes(Random(f"shapes/{seed}")))
 
 
-def honest(world: SessionWorld, rng: np.random.Generator, first: int, size: int, events: int) -> list[Part]:
-    """Exactly `events` events of visits that begin on the places from `first` to `first + size`."""
+def honest(
+    world: SessionWorld, seed: Sequence[int], first: int, size: int, events: int, since_ms: int = 0
+) -> list[Part]:
+    """Exactly `events` events of visits that begin on the places from `first` to `first + size`, without those before
+    `since_ms`.
+    """
+    rng = np.random.default_rng(seed)
     chosen = _choose(world.shapes, rng, events)
     starts = world.clock.times(first + rng.random(len(chosen)) * size)
-    visits = _lay_out(world, rng, chosen, starts, first)
-    return [_lines(visits, rng)]
+    return [_part(_lay_out(world, rng, chosen, starts, first), rng, since_ms)]
 
 
-def label(kind: str, number: str) -> str:
-    return f',"fraud_kind":"{kind}","fraud_id":"{number}"'
+def screens(world: SessionWorld, seed: Sequence[int], first: int, size: int, events: int, count: int) -> list[Part]:
+    """Events of `count` screens in the shops. They are always on, so that their visits do not end."""
+    rng = np.random.default_rng(seed)
+    visitors = world.population.size + rng.integers(0, count, events)
+    visits = Visits(
+        world.clock.times(first + rng.random(events) * size),
+        rng.choice((VIEW, PRODUCT, CLICK), events, p=(0.3, 0.4, 0.3)),
+        visitors,
+        np.zeros(events, dtype=np.int64),
+        skewed(rng, np.full(events, PRODUCTS)),
+        world.population.homes(visitors),
+        [None] * events,
+    )
+    return [_part(visits, rng)]
 
 
 def _make_shapes(random: Random) -> Shapes:
@@ -137,7 +155,8 @@ def _lay_out(world: SessionWorld, rng: np.random.Generator, chosen: Ints, starts
     passed = np.cumsum(pauses.astype(np.int64))
     prices = np.exp(rng.normal(3.6, 0.7, len(chosen))) * 100
     cents = np.clip(prices.astype(np.int64), 150, 90_000)[visit] * shapes.factor[row]
-    names = [_name(shapes.kinds[shape], first + place) for place, shape in enumerate(chosen.tolist())]
+    kinds = [shapes.kinds[shape] for shape in chosen.tolist()]
+    labels = [None if kind is None else (kind, f"s-{first + place:09d}") for place, kind in enumerate(kinds)]
     visitors = world.population.active(rng, starts)[visit]
     return Visits(
         starts[visit] + passed - passed[begins][visit],
@@ -145,16 +164,12 @@ def _lay_out(world: SessionWorld, rng: np.random.Generator, chosen: Ints, starts
         visitors,
         cents,
         skewed(rng, np.full(len(chosen), PRODUCTS))[visit],
-        world.population.city_of[visitors],
-        [names[place] for place in visit.tolist()],
+        world.population.homes(visitors),
+        [labels[place] for place in visit.tolist()],
     )
 
 
-def _name(kind: str | None, number: int) -> str:
-    return "" if kind is None else label(kind, f"s-{number:09d}")
-
-
-def _lines(visits: Visits, rng: np.random.Generator) -> Part:
+def _part(visits: Visits, rng: np.random.Generator, since_ms: int = 0) -> Part:
     """The rows as text. Draws that only one type needs are made for all rows: the arrays stay aligned."""
     count = len(visits.times)
     pages = rng.integers(0, len(PAGES), count)
@@ -163,53 +178,51 @@ def _lines(visits: Visits, rng: np.random.Generator) -> Part:
     again = np.flatnonzero(visits.codes == AGAIN)
     for place in again.tolist():  # in order, so that a third click lies on the first as well
         spots[place], pages[place] = spots[place - 1], pages[place - 1]
-    rows = zip(
-        visits.codes.tolist(),
-        visits.times.tolist(),
-        visits.visitors.tolist(),
-        visits.cents.tolist(),
-        visits.items.tolist(),
-        visits.cities.tolist(),
-        pages.tolist(),
-        spots.tolist(),
-        shifts.tolist(),
-        visits.labels,
-        strict=True,
+    chosen = np.flatnonzero(visits.times >= since_ms)
+    columns = (
+        visits.codes,
+        visits.times,
+        visits.visitors,
+        visits.cents,
+        visits.items,
+        visits.cities,
+        pages,
+        spots,
+        shifts,
     )
-    return visits.times, [_line(row) for row in rows]
+    lines = [_line(*row) for row in zip(*(column[chosen].tolist() for column in columns), strict=True)]
+    return visits.times[chosen], lines, [visits.labels[place] for place in chosen.tolist()]
 
 
-def _line(row: tuple[int, int, int, int, int, int, int, int, int, str]) -> str:
-    code, ts, visitor, cents, item, city, page, spot, shift, suffix = row
+def _line(code: int, ts: int, visitor: int, cents: int, item: int, city: int, page: int, spot: int, shift: int) -> str:
     if code in (CLICK, AGAIN):
-        return click_line(ts, visitor, page, spot, shift, suffix)
+        return click_line(ts, visitor, page, spot, shift)
     if code == VIEW:
-        return view_line(ts, visitor, PAGES[page], city, suffix)
+        return view_line(ts, visitor, PAGES[page], city)
     if code == PRODUCT:
-        return view_line(ts, visitor, f"/product/{item}", city, suffix)
+        return view_line(ts, visitor, f"/product/{item}", city)
     if code == CART:
-        return CART_LINE % (ts, visitor, item, cents // 100, cents % 100, suffix)
+        return CART_LINE % (ts, visitor, item, cents // 100, cents % 100)
     template = CHECKOUT_LINE if code == CHECKOUT else PAY_LINE
-    return template % (ts, visitor, cents // 100, cents % 100, suffix)
+    return template % (ts, visitor, cents // 100, cents % 100)
 
 
-def view_line(ts: int, visitor: int, page: str, city: int, suffix: str) -> str:
-    return VIEW_LINE % (ts, visitor, page, REFERRERS[visitor % 5], CITIES[city].country, suffix)
+def view_line(ts: int, visitor: int, page: str, city: int) -> str:
+    return VIEW_LINE % (ts, visitor, page, REFERRERS[visitor % 5], CITIES[city].country)
 
 
-def click_line(ts: int, visitor: int, page: int, spot: int, shift: int, suffix: str) -> str:
-    return CLICK_LINE % (ts, visitor, PAGES[page], ELEMENTS[spot], 100 + 110 * spot + shift, 300 + shift, suffix)
+def click_line(ts: int, visitor: int, page: int, spot: int, shift: int) -> str:
+    return CLICK_LINE % (ts, visitor, PAGES[page], ELEMENTS[spot], 100 + 110 * spot + shift, 300 + shift)
 
 
 @dataclass(frozen=True, slots=True)
 class VisitScene:
-    """Where a visit is planted. `suffix` is its label; an honest double has none."""
+    """Where a visit is planted."""
 
     random: Random
     start: int
     visitor: int
     city: int
-    suffix: str
     honest: bool
 
 
@@ -218,9 +231,7 @@ def rage_clicks(scene: VisitScene) -> list[tuple[int, str]]:
     random = scene.random
     page, spot, step = random.randrange(len(PAGES)), 2 if scene.honest else 4, 40 if scene.honest else 1
     times = sorted(scene.start + number * random.randrange(150, 250) for number in range(random.randrange(6, 9)))
-    return [
-        (ts, click_line(ts, scene.visitor, page, spot, number * step, scene.suffix)) for number, ts in enumerate(times)
-    ]
+    return [(ts, click_line(ts, scene.visitor, page, spot, number * step)) for number, ts in enumerate(times)]
 
 
 def bot_pace(scene: VisitScene) -> list[tuple[int, str]]:
@@ -229,9 +240,20 @@ def bot_pace(scene: VisitScene) -> list[tuple[int, str]]:
     lines, ts = [], scene.start
     for number in range(views):
         page = f"/product/{(scene.visitor + number) % PRODUCTS}"
-        lines.append((ts, view_line(ts, scene.visitor, page, scene.city, scene.suffix)))
+        lines.append((ts, view_line(ts, scene.visitor, page, scene.city)))
         ts += scene.random.randrange(60, 350)
     return lines
+
+
+def planted_visit(kind: str, scene: VisitScene, label: Label | None) -> list[Line]:
+    """The visitor looks round at leisure first, from the start of the scene on."""
+    lines: list[Line] = []
+    ts = scene.start
+    for _ in range(scene.random.randrange(2, 5)):
+        page = scene.random.choice(PAGES)
+        lines.append((ts, view_line(ts, scene.visitor, page, scene.city), None))
+        ts += scene.random.randrange(4_000, 30_000)
+    return lines + [(when, line, label) for when, line in PLANTS[kind](replace(scene, start=ts))]
 
 
 PLANTS = {"rage-clicks": rage_clicks, "bot-pace": bot_pace}

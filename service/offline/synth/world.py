@@ -1,7 +1,12 @@
-"""Who lives in the generated world, where, and when they are awake. Shared by the fraud and the session stream."""
+"""Who lives in the generated world, where, and when they are awake. Shared by the fraud and the session stream.
+
+A label says what an event is part of: a kind, named as the rule that is for it ("card-testing"), and which incident of
+it ("f-000012"). Labels go next to the lines, never into them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,11 +15,16 @@ from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
+Label: TypeAlias = tuple[str, str]  # kind and incident
+Line: TypeAlias = tuple[int, str, Label | None]  # event time, JSON, label
+Part: TypeAlias = tuple[Ints, list[str], Sequence[Label | None]]  # the same by columns
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
+
+DISTINCT_MOST = 1_000_000  # people whose homes and habits are held in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +91,16 @@ class SynthClock:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """The keys of the stream: numbers 0 to size, each at home in a city, few very active and many rarely seen."""
+    """The keys of the stream: numbers 0 to size, each at home in a city, few very active and many rarely seen.
+
+    Beyond DISTINCT_MOST people repeat: n lives where n - distinct does, and is as active. So many do so much together
+    that the busiest would do more than people do: they are less unlike then.
+    """
 
     size: int
+    distinct: int
     city_of: Ints
-    by_city: Ints  # all numbers, those of city 0 first, most active first within a city
+    by_city: Ints  # the distinct numbers, those of city 0 first, most active first within a city
     first_of: Ints  # where in by_city each city begins
     count_of: Ints
     shares: Floats  # by UTC hour: cumulative share of each city in what happens
@@ -95,21 +110,31 @@ class Population:
         draws = rng.random(len(times))
         cities = (draws[:, None] > self.shares[times // HOUR % 24]).sum(axis=1)
         counts = self.count_of[cities]
-        people: Ints = self.by_city[self.first_of[cities] + skewed(rng, counts)]
+        people: Ints = self.by_city[self.first_of[cities] + skewed(rng, counts, self.evenness)]
+        people += self.distinct * rng.integers(0, self.size // self.distinct, len(times))
         return people
 
+    @property
+    def evenness(self) -> float:
+        return 1 / 200 if self.size == self.distinct else 1 / 10
 
-def skewed(rng: np.random.Generator, counts: Ints) -> Ints:
+    def homes(self, people: Ints) -> Ints:
+        cities: Ints = self.city_of[people % self.distinct]
+        return cities
+
+
+def skewed(rng: np.random.Generator, counts: Ints, evenness: float = 1 / 200) -> Ints:
     """For each count n a number below n, small ones far more often: Zipf-like, with the top not a fixed monster.
 
     The density falls as (rank + q) ** -0.8 with q in proportion to n, so the busiest of any n is about 20 times as
-    busy as the average.
+    busy as the average; with an evenness of 1/10, three times.
     """
     power = 0.2
-    q = np.maximum(counts / 200.0, 0.5)
+    q = np.maximum(counts * evenness, 0.5)
     low, high = q**power, (counts + q) ** power
     ranks = (low + rng.random(len(counts)) * (high - low)) ** (1.0 / power) - q
-    return np.clip(ranks.astype(np.int64), 0, counts - 1)
+    chosen: Ints = np.clip(ranks.astype(np.int64), 0, counts - 1)
+    return chosen
 
 
 def scatter(values: Ints, salt: int) -> Ints:
@@ -121,15 +146,17 @@ def scatter(values: Ints, salt: int) -> Ints:
 
 
 def make_population(rng: np.random.Generator, size: int) -> Population:
+    copies = -(-size // DISTINCT_MOST)
+    distinct = size // copies
     weights = np.array([city.weight for city in CITIES])
-    city_of = rng.choice(len(CITIES), size=size, p=weights / weights.sum()).astype(np.int64)
-    order = rng.permutation(size)
+    city_of = rng.choice(len(CITIES), size=distinct, p=weights / weights.sum()).astype(np.int64)
+    order = rng.permutation(distinct)
     by_city = order[np.argsort(city_of[order], kind="stable")]
     count_of = np.bincount(city_of, minlength=len(CITIES)).astype(np.int64)
     first_of = np.concatenate(([0], np.cumsum(count_of)[:-1]))
     shares = np.cumsum(activity(count_of), axis=1)
     shares = shares / shares[:, -1:]
-    return Population(size, city_of, by_city, first_of, count_of, shares)
+    return Population(copies * distinct, distinct, city_of, by_city, first_of, count_of, shares)
 
 
 def make_clock(population: Population, start_ms: int, events_a_day: float) -> SynthClock:

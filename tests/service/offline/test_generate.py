@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 
 from samovar.service.offline.generate import START_MS, generate, generate_blocks, write
 from samovar.service.offline.synth import plants, sessions
+from samovar.service.offline.synth.world import Label
 
 EVENTS, KEYS, SEED = 60_000, 3_000, 7
 KINDS = {"fraud": plants.KINDS, "sessions": sessions.KINDS}
@@ -23,7 +25,11 @@ PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "long": (int,),
     "boolean": (bool,),
 }
-LABELS = {"fraud_kind", "fraud_id"}
+
+
+def labelled(stream: str, events: int, keys: int) -> tuple[list[str], list[Label | None]]:
+    pairs = [pair for block in generate_blocks(stream, events, keys, SEED) for pair in block]
+    return [line for line, _ in pairs], [label for _, label in pairs]
 
 
 @pytest.fixture(scope="module", params=["fraud", "sessions"])
@@ -34,6 +40,11 @@ def stream(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def lines(stream: str) -> list[str]:
     return list(generate(stream, EVENTS, KEYS, SEED))
+
+
+@pytest.fixture(scope="module")
+def labels(stream: str) -> list[Label | None]:
+    return labelled(stream, EVENTS, KEYS)[1]
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +75,11 @@ def test_fields_are_those_of_the_schema(stream: str, events: list[dict[str, Any]
     optional = {"lat", "lon"}  # of a purchase in a shop
     for event in events:
         fields = schema[event["type"]]
-        given = event.keys() - {"type", "ts"} - LABELS
+        given = event.keys() - {"type", "ts"}
         assert given <= fields.keys()
         assert fields.keys() - given <= optional
         for name in given:
             assert isinstance(event[name], PYTHON_TYPES[fields[name]]), (name, event)
-
-
-def test_schema_does_not_know_the_labels(stream: str, root: Path) -> None:
-    schema = yaml.safe_load((root / "examples" / stream / "schema.yml").read_text("utf-8"))
-    assert not LABELS & {name for fields in schema.values() for name in fields}
 
 
 def test_times_ascend(events: list[dict[str, Any]]) -> None:
@@ -116,27 +122,69 @@ def test_nights_are_quiet_where_the_people_are(events: list[dict[str, Any]]) -> 
     assert busy > 3 * quiet
 
 
-def test_every_kind_is_planted(stream: str, events: list[dict[str, Any]]) -> None:
-    assert {event["fraud_kind"] for event in events if "fraud_kind" in event} == set(KINDS[stream])
+def test_every_kind_is_planted(stream: str, labels: list[Label | None]) -> None:
+    assert {label[0] for label in labels if label} == set(KINDS[stream])
 
 
-def test_an_incident_has_one_kind_and_its_own_id(events: list[dict[str, Any]]) -> None:
+def test_an_incident_has_one_kind_and_its_own_id(labels: list[Label | None]) -> None:
     kinds: dict[str, set[str]] = {}
-    for event in events:
-        assert ("fraud_kind" in event) == ("fraud_id" in event)
-        if "fraud_id" in event:
-            kinds.setdefault(event["fraud_id"], set()).add(event["fraud_kind"])
+    for label in filter(None, labels):
+        kinds.setdefault(label[1], set()).add(label[0])
     assert all(len(found) == 1 for found in kinds.values())
 
 
 def test_one_incident_with_about_a_thousand_events() -> None:
-    events = map(json.loads, generate("fraud", EVENTS, KEYS, SEED))
-    assert len({event["fraud_id"] for event in events if "fraud_id" in event}) == EVENTS // 1_020
+    labels = labelled("fraud", EVENTS, KEYS)[1]
+    assert len({label[1] for label in labels if label}) == EVENTS // 1_020
+    assert 0 < sum(label is not None for label in labels) < 0.02 * EVENTS  # most events are honest
 
 
-def test_most_events_of_the_fraud_stream_are_honest() -> None:
-    labelled = sum("fraud_id" in line for line in generate("fraud", EVENTS, KEYS, SEED))
-    assert 0 < labelled < 0.02 * EVENTS
+# What a rule of each kind is by, where that can have a life before the incident.
+BY = {
+    **dict.fromkeys(("card-testing", "impossible-travel", "velocity-count", "velocity-sum", "refund-abuse"), "card"),
+    **dict.fromkeys(("account-takeover", "dormant-account", "structuring", "country-hopping"), "user"),
+    "payment-without-login": "user",
+    "card-farm": "merchant",
+    "mule-account": "to",
+    "password-spray": "user",  # its rule is by address: the attacker comes with a new one
+    "order-unpaid": "user",  # its rule is by order: every order is new
+    "rage-clicks": "visitor",
+    "bot-pace": "visitor",
+}
+WHOLE_VISITS = {"bounce", "cart-abandoned", "funnel-completed"}  # they say what a visit is, from its first event on
+
+
+def test_keys_have_a_life_before_the_incident(stream: str) -> None:
+    lines, labels = labelled(stream, 200_000, 5_000)
+    ordinary: Counter[tuple[str, Any]] = Counter()
+    first_seen: dict[str, tuple[str, int]] = {}
+    for line, label in zip(lines, labels, strict=True):
+        event = json.loads(line)
+        if label is None:
+            ordinary.update((field, event[field]) for field in set(BY.values()) if field in event)
+        elif label[0] not in WHOLE_VISITS and label[1] not in first_seen:
+            first_seen[label[1]] = label[0], ordinary[BY[label[0]], event[BY[label[0]]]]
+    by_kind: dict[str, list[int]] = {}
+    for kind, before in first_seen.values():
+        by_kind.setdefault(kind, []).append(before)
+    assert set(by_kind) == set(KINDS[stream]) - WHOLE_VISITS
+    for kind, counts in by_kind.items():
+        assert sum(count > 0 for count in counts) >= 0.9 * len(counts), kind
+
+
+def test_nothing_in_an_event_says_that_it_is_planted(stream: str) -> None:
+    """The fields of an event, and how their values look, are those of others too."""
+    lines, labels = labelled(stream, EVENTS, KEYS)
+    shapes: dict[bool, set[tuple[str, ...]]] = {True: set(), False: set()}
+    for line, label in zip(lines, labels, strict=True):
+        planted = label is not None and label[0] not in WHOLE_VISITS
+        shapes[planted].add(tuple(f"{name}:{shape(value)}" for name, value in json.loads(line).items()))
+    assert shapes[True] <= shapes[False]
+
+
+def shape(value: Any) -> str:
+    """A text with all its digits alike; of a number, only that it is one."""
+    return re.sub(r"[0-9a-f]{2,}|[0-9]", "#", value) if isinstance(value, str) else type(value).__name__
 
 
 def test_blocks_stay_small(stream: str) -> None:
@@ -153,6 +201,19 @@ def test_files_have_the_same_lines(stream: str, tmp_path: Path) -> None:
     before = packed.read_bytes()
     write(stream, 2_500, KEYS, SEED, out=packed)
     assert packed.read_bytes() == before
+
+
+def test_labels_have_a_file_of_their_own(stream: str, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "labels.jsonl", tmp_path / "labels.jsonl.gz"
+    for path in (plain, packed):
+        write(stream, 25_000, KEYS, SEED, disorder_ms=5_000, out=tmp_path / "events.jsonl", labels=path)
+    found = [json.loads(line) for line in plain.read_text("utf-8").splitlines()]
+    pairs = [pair for block in generate_blocks(stream, 25_000, KEYS, SEED, 5_000) for pair in block]
+    assert (tmp_path / "events.jsonl").read_text("utf-8").splitlines() == [line for line, _ in pairs]
+    assert [(each["line"], each["kind"], each["incident"]) for each in found] == [
+        (number, *label) for number, (_, label) in enumerate(pairs) if label is not None
+    ]
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
 
 
 def test_standard_output(stream: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

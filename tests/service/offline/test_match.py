@@ -401,14 +401,20 @@ def test_explain_says_how_a_key_of_several_parts_is_written(tmp_path: Path, even
     assert ": 1 event," in run(rule, events, "--explain", "card=c1,user=u,1").stdout
 
 
-def test_score(rule: Path, events: Path) -> None:
-    events.write_text(
-        event("a", 0, fraud_kind="pair", fraud_id="f-1") + event("b", 1) + event("a", 9, fraud_kind="pair")
+def test_score(rule: Path, events: Path, tmp_path: Path) -> None:
+    events.write_text(event("a", 0) + event("b", 1) + event("a", 9))
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text(
+        '{"line": 0, "kind": "pair", "incident": "f-1"}\n{"line": 2, "kind": "pair", "incident": "f-2"}\n'
     )
-    result = run(rule, events, "--score", "--json", "-q")
+    result = run(rule, events, "--score", labels, "--json", "-q")
     assert json.loads(result.stdout)["rules"][0]["recall"] == 0.5
-    assert run(rule, "-", "--score", "--json", "-q", stdin=events.read_bytes()).stdout == result.stdout
-    assert "50.0%" in run(rule, events, "--score").stdout
+    assert run(rule, "-", "--score", labels, "--json", "-q", stdin=events.read_bytes()).stdout == result.stdout
+    assert "50.0%" in run(rule, events, "--score", labels).stdout
+    for wrong, message in ((tmp_path / "none", "cannot read"), (events, "not a label")):
+        refused = run(rule, events, "--score", wrong)
+        assert refused.exit_code == 2
+        assert message in refused.stderr
 
 
 class Terminal(io.StringIO):

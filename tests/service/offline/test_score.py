@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from samovar.common.errors import UsageError
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.tree import Rule
+from samovar.service.offline.generate import generate_blocks, write
 from samovar.service.offline.score import detects, read_labels, render_table, score
 
 LABELS = {0: ("card-testing", "f-1"), 1: ("card-testing", "f-1"), 5: ("card-testing", "f-2"), 7: ("mule", "f-3")}
@@ -64,15 +67,21 @@ def test_nothing_at_all() -> None:
     assert (result.rules, result.planted, result.recall) == ((), 0, None)
 
 
-def test_labels_are_read_by_line_number() -> None:
-    lines = [
-        '{"type": "a"}',
-        "",
-        '{"type": "a", "fraud_kind": "x", "fraud_id": "f-1"}',
-        "fraud_kind, but no JSON",
-        '{"fraud_kind": null}',
-    ]
-    assert read_labels(line.encode() for line in lines) == {2: ("x", "f-1")}
+def test_labels_are_read_by_line_number(tmp_path: Path) -> None:
+    write("fraud", 5_000, 500, out=tmp_path / "events.jsonl", labels=tmp_path / "labels.jsonl.gz")
+    labels = read_labels(str(tmp_path / "labels.jsonl.gz"))
+    pairs = [pair for block in generate_blocks("fraud", 5_000, 500) for pair in block]
+    assert labels == {number: label for number, (_, label) in enumerate(pairs) if label is not None}
+
+
+@pytest.mark.parametrize(
+    "line", ["no JSON", "[1]", '{"line": 3, "kind": "x"}', '{"line": null, "kind": "", "incident": ""}']
+)
+def test_what_is_not_a_label_is_refused_with_its_place(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text('{"line": 2, "kind": "x", "incident": "f-1"}\n' + line + "\n", "utf-8")
+    with pytest.raises(UsageError, match=r"labels.jsonl:2: not a label"):
+        read_labels(str(path))
 
 
 def test_table_and_json_say_the_same() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,14 @@ from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.common.errors import Fenced, Refused
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
-from samovar.service.offline.synth.live import BACK_MS, DISORDER_MS, Recipe, SynthFeed
+from samovar.service.offline.synth.live import DISORDER_MS, Recipe, Stretch, SynthFeed
 from samovar.service.offline.traffic import TrafficRequest, TrafficRun, alone, append_of, kind_of, read_mark
-from samovar.service.topology.topics import traffic_topic
+from samovar.service.topology.topics import traffic_labels_topic, traffic_topic
 from samovar.tasks.model.clock import SetClock
 from tests.support.small_service import run_apart
 
 START = 1_800_000_000_000
 MINUTE = 60_000
-RECIPE = Recipe("fraud", START, 10, 2_000, 3)
 WANTED = TrafficRequest(rate=10, backfill_ms=5 * MINUTE, keys=2_000, for_ms=0)
 SERVICE = """
 service: shop
@@ -35,7 +35,7 @@ streams:
 
 @pytest.fixture(params=["fraud", "sessions"])
 def recipe(request: pytest.FixtureRequest) -> Recipe:
-    return Recipe(request.param, START, 10, 2_000, 3)
+    return Recipe(request.param, 2_000, 3, (Stretch(START, 10),))
 
 
 @pytest.fixture
@@ -98,16 +98,36 @@ def test_who_goes_on_gives_what_the_first_would_have_given(recipe: Recipe) -> No
 
 
 def test_another_rate_repeats_nothing_of_the_old_one(recipe: Recipe) -> None:
-    before = SynthFeed(recipe).due(START + 3 * MINUTE + 5)
-    quicker, from_ms = recipe.at_rate(20, START + 3 * MINUTE + 5)
-    after = SynthFeed(quicker, from_ms).due(from_ms + 5 * MINUTE)
-    assert from_ms == START + 4 * MINUTE
+    """And nothing of it is lost: what began at the old rate ends as it would have."""
+    stopped, changed = START + 3 * MINUTE + 5, START + 4 * MINUTE  # at the end of a block
+    quicker = recipe.at_rate(5_000, stopped)
+    assert [each.from_ms for each in quicker.stretches] == [START, changed]
+    assert (quicker.rate_at(changed - 1), quicker.rate_at(changed)) == (10, 5_000)
+    assert quicker.stretches[1].block_ms < MINUTE
+    before = SynthFeed(recipe).due(stopped)
+    after = SynthFeed(quicker, stopped).due(changed + 20_000)
     assert not {each.line for each in before} & {each.line for each in after}
-    # and a later start of the quicker one still does not know the slower one
-    assert sorted(SynthFeed(quicker, from_ms + MINUTE).due(from_ms + 5 * MINUTE)) == sorted(
-        each for each in after if each.at_ms >= from_ms + MINUTE
+    slower = [each for each in SynthFeed(recipe).due(changed) if each.at_ms >= stopped]
+    assert sorted(each for each in after if each.at_ms < changed) == sorted(slower)
+    assert 3_500 * 20 < sum(each.at_ms >= changed for each in after) < 5_500 * 20
+    # and a later start still knows both
+    assert sorted(SynthFeed(quicker, changed + 10_000).due(changed + 20_000)) == sorted(
+        each for each in after if each.at_ms >= changed + 10_000
     )
-    assert BACK_MS > 5 * MINUTE
+
+
+def test_people_have_a_life_before_the_incident(recipe: Recipe) -> None:
+    field = "user" if recipe.kind == "fraud" else "visitor"
+    seen: Counter[str] = Counter()
+    incidents: dict[str, bool] = {}
+    for each in SynthFeed(recipe).due(START + 60 * MINUTE):
+        key = json.loads(each.line)[field]
+        if each.label is None:
+            seen[key] += 1
+        elif not each.label[1].startswith("s-"):  # a whole visit
+            incidents.setdefault(each.label[1], seen[key] > 0)
+    assert len(incidents) > 300
+    assert sum(incidents.values()) > 0.9 * len(incidents)
 
 
 # ---------------------------------------------------------------- to a log
@@ -116,9 +136,23 @@ def test_another_rate_repeats_nothing_of_the_old_one(recipe: Recipe) -> None:
 def test_the_first_start_begins_a_while_ago_and_ends_now(settings: ServiceFile) -> None:
     clock = SetClock(START)
     assert written(settings, clock) > 1_500
-    times = [event["ts"] for event in events_in(settings, "purchase")]
-    assert START - 5 * MINUTE <= min(times) < START - 4 * MINUTE
-    assert START - MINUTE < max(times) <= START
+    times = sorted(event["ts"] for event in events_in(settings, "purchase"))
+    before = sum(ts < START - 5 * MINUTE for ts in times)  # the lives of those who are soon part of a fraud
+    assert before < 0.5 * len(times)
+    assert times[before] < START - 4 * MINUTE
+    assert START - MINUTE < times[-1] <= START
+
+
+def test_the_time_before_the_first_start_may_have_a_lower_rate(settings: ServiceFile) -> None:
+    written(settings, SetClock(START), replace(WANTED, rate=500, backfill_rate=10, backfill_ms=90_000))
+    log = log_of(settings)
+    try:
+        mark = read_mark(log, settings.service)
+    finally:
+        log.close()
+    assert mark is not None
+    assert [(each.from_ms, each.rate) for each in mark.recipe.stretches] == [(START - 2 * MINUTE, 10), (START, 500)]
+    assert written(settings, SetClock(START + 4_000), replace(WANTED, rate=500)) > 4 * 200
 
 
 def test_a_later_start_goes_on_at_the_present_time(settings: ServiceFile) -> None:
@@ -146,6 +180,33 @@ def test_records_are_keyed_by_their_streams_keys(settings: ServiceFile) -> None:
         log.close()
 
 
+def test_labels_are_in_a_topic_of_their_own(settings: ServiceFile) -> None:
+    """Each names one event, which does not say so itself."""
+    clock = SetClock(START)
+    written(settings, clock)
+    clock.pass_ms(3_600_000)  # then times are shifted
+    written(settings, clock)
+    for _ in range(6):
+        clock.pass_ms(9_000)
+        written(settings, clock)
+    log = log_of(settings)
+    try:
+        (records,) = log.reader({TopicPartition(traffic_labels_topic(settings.service), 0): 0}).poll(10_000, 1.0)
+        labels = [json.loads(value or b"") for _, value in records.pairs()]
+    finally:
+        log.close()
+    assert len(labels) > 80
+    assert max(label["ts"] for label in labels) > START + 3_600_000
+    events: Counter[tuple[str, str, str, int]] = Counter()
+    for name, stream in settings.streams.items():
+        for event in events_in(settings, name):
+            assert not event.keys() & {"label", "kind", "incident", "fraud_kind", "fraud_id"}
+            events[stream.topic, event[stream.key], event["type"], event["ts"]] += 1
+    for label in labels:
+        assert label.keys() == {"topic", "key", "type", "ts", "kind", "incident"}
+        assert events[label["topic"], label["key"], label["type"], label["ts"]] >= 1, label
+
+
 def test_types_that_no_stream_takes_are_counted(settings: ServiceFile) -> None:
     log = log_of(settings)
     try:
@@ -157,12 +218,13 @@ def test_types_that_no_stream_takes_are_counted(settings: ServiceFile) -> None:
     assert done.passed_over == sum(everything.values()) - done.events > 0
 
 
-RECIPE_OF_TEST = Recipe("fraud", START - 5 * MINUTE, 10, 2_000, 1)
+RECIPE_OF_TEST = Recipe("fraud", 2_000, 1, (Stretch(START - 5 * MINUTE, 10),))
 
 
 @pytest.mark.parametrize("point", ["produce.after:2", "commit.before:2", "commit.after:2"])
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_comes_twice(settings: ServiceFile, point: str) -> None:
-    arguments = ("traffic", settings.path, "--rate", 200, "--keys", 2_000, "--backfill", "1m", "--for", "0s", "--json")
+    arguments = ("traffic", settings.path, "--rate", 200, "--backfill-rate", 200, "--keys", 2_000, "--backfill", "1m")
+    arguments = (*arguments, "--for", "0s", "--json")
     killed = run_apart(*arguments, SAMOVAR_KILL=point)
     assert killed.returncode == -9, killed.stderr
     ended = run_apart(*arguments)
@@ -217,7 +279,7 @@ def test_a_mark_of_a_newer_version_is_refused(settings: ServiceFile) -> None:
     written(settings, SetClock(START))
     log = log_of(settings)
     try:
-        log.append([Append(traffic_topic(settings.service), [(b"mark", b'{"v":2}')], 0)])
+        log.append([Append(traffic_topic(settings.service), [(b"mark", b'{"v":3}')], 0)])
         with pytest.raises(Refused, match="format-newer"):
             read_mark(log, settings.service)
     finally:

@@ -317,6 +317,7 @@ def test_rights_are_the_least_that_do(load: Callable[[str], ServiceFile]) -> Non
         **{(who, "topic", "a"): write for who in ("producers", "traffic")},
         **{(who, "topic", "f-journal"): ("DESCRIBE", LOOK) for who in ("producers", "traffic")},
         ("traffic", "topic", "f-traffic"): (*both, "CREATE"),
+        ("traffic", "topic", "f-traffic-labels"): (*write, "CREATE"),
         ("traffic", "group", "f-traffic"): ("READ",),
         ("traffic", "transactional-id", "f-traffic-"): ("WRITE",),
         **{("readers", "topic", f"f-{name}"): read for name in ("alerts", "late", "dead-letters")},

@@ -32,13 +32,13 @@ export function mount(root, { query, go }) {
       }
       const chosen = sessions.find((each) => each.rule === query.get("rule")) || sessions.find((each) => /summary/.test(each.rule)) || sessions[0];
       put(choice, select(sessions.map((each) => [each.rule, each.rule]), chosen.rule, (rule) => go(`/sessions?rule=${encodeURIComponent(rule)}`), "Session rule"));
-      draw(chosen, rules);
+      draw(chosen);
     } catch (fault) {
       if (!over) put(place, problem(fault, begin));
     }
   }
 
-  function draw(rule, rules) {
+  function draw(rule) {
     const live = h("div", {}, loading());
     const figures = h("dl", { class: "stats" });
     const lengths = h("div", {}, loading());
@@ -64,7 +64,7 @@ export function mount(root, { query, go }) {
       timers[0] = setTimeout(refresh, AGAIN_MS);
     };
     const count = async () => {
-      const asked = [get("/alerts/values", { rule: rule.rule, field: "duration_ms", buckets: BUCKETS }), pageValues(rule.rule), funnelOf(rules, rule)];
+      const asked = [get("/alerts/values", { rule: rule.rule, field: "duration_ms", buckets: BUCKETS }), pageValues(rule.rule), funnelOf()];
       const [length, seen, steps] = await Promise.allSettled(asked);
       if (over) return;
       put(lengths, length.status === "fulfilled" ? lengthChart(length.value) : problem(length.reason));
@@ -139,26 +139,27 @@ function pageChart(found) {
   return histogram(columns(byNumber(found), 1), { label: `${found.field} a session`, unit: found.field === "count" ? "events" : found.field });
 }
 
-// The steps of a visit, told by the rules that watch for them. Only rules that the service has are counted.
-const STEPS = [
-  { name: "Visits", of: ["session-summary"] },
-  { name: "Several pages", of: ["session-summary"], less: ["bounce"] },
-  { name: "Filled a cart", of: ["cart-abandoned", "funnel-completed"] },
-  { name: "Paid", of: ["funnel-completed"] },
-];
+// The steps of a visit are told by the tags of rules: `funnel:3:Filled a cart` adds the rule's alerts to step 3, and
+// `funnel:-2` takes them off step 2.
+const FUNNEL = /^funnel:(-?)(\d+)(?::(.+))?$/;
 
-async function funnelOf(rules, chosen) {
-  if (!rules.some((each) => each.rule === "funnel-completed") || chosen.rule !== "session-summary") return { steps: [] };
-  const found = await get("/alerts/precision");
-  const counts = new Map(found.rules.map((each) => [each.rule, each.alerts]));
-  const sum = (list) => (list || []).reduce((total, name) => total + (counts.get(name) || 0), 0);
-  return { steps: STEPS.map((step) => ({ name: step.name, count: Math.max(0, sum(step.of) - sum(step.less)) })) };
+async function funnelOf() {
+  const { rules } = await get("/rules");
+  const steps = new Map();
+  for (const { tags = [], alerts = 0 } of rules) {
+    for (const [, minus, number, name] of tags.map((tag) => FUNNEL.exec(tag)).filter(Boolean)) {
+      const step = steps.get(number) || { name: `Step ${number}`, count: 0 };
+      steps.set(number, { name: name || step.name, count: step.count + (minus ? -alerts : alerts) });
+    }
+  }
+  return [...steps].sort(([one], [other]) => one - other).map(([, step]) => ({ ...step, count: Math.max(0, step.count) }));
 }
 
-function funnelChart({ steps }) {
-  if (!steps.length) return empty("No funnel for this rule", "The funnel is counted from the rules session-summary, bounce, cart-abandoned and funnel-completed of the sessions pack.");
+function funnelChart(steps) {
+  if (!steps.length) return empty("No funnel", "Rules make one by their tags: funnel:1:Visits, funnel:2:Paid. A step is the number of alerts of its rules.");
   const most = Math.max(1, steps[0].count);
-  const list = bars(steps.map((step, at) => ({ ...step, kind: at === steps.length - 1 ? "second" : "", note: at ? `${percent(step.count / most)} of visits` : "" })), { most, label: "Funnel" });
+  const note = (step) => `${percent(step.count / most)} of ${steps[0].name.toLowerCase()}`;
+  const list = bars(steps.map((step, at) => ({ ...step, kind: at === steps.length - 1 ? "second" : "", note: at ? note(step) : "" })), { most, label: "Funnel" });
   list.classList.add("funnel");
   return list;
 }

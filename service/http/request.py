@@ -1,4 +1,4 @@
-"""What every endpoint needs of a request: the world, who asks, and whether they may."""
+"""What every endpoint needs of a request: the app's state, who asks, and whether they may."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def who_asks(request: Request) -> Principal:
     app_state, given = app_state_of(request), credential_of(request)
     found = app_state.who(given)
     if found.role is None and given.token is not None:
-        app_state.trail.refused(client_of(request))
+        app_state.trail.count_refused_token(client_of(request))
     return found
 
 
@@ -74,7 +74,7 @@ class RequestContext:
     @property
     def is_still_allowed(self) -> bool:
         """For answers that go on: whether the caller is still who they were."""
-        return self.app_state.is_still(self.who, credential_of(self.request))
+        return self.app_state.who(credential_of(self.request), is_new=False) == self.who
 
     @property
     def masks(self) -> Masks:
@@ -103,22 +103,16 @@ def need(right: str) -> Callable[[Request], RequestContext]:
                 f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it.",
             )
         context = RequestContext(request, who)
-        if right != "ingest":  # which only writes, and is written down as that
-            _note_reading(context)
+        app_state = context.app_state
+        path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)
+        # That marked fields may be read in the clear is written down, and of which key. Ingesting only writes.
+        if right != "ingest" and who.may("pii") and app_state.lineage.any and not path.startswith(UNMARKED):
+            key = request.path_params.get("key")
+            shown = "" if key is None else f" {app_state.masks(NOBODY).alias(key)}"
+            app_state.trail.count(context.name, "unmasked read", f"{request.method} {path}{shown}")
         return context
 
     return check
-
-
-def _note_reading(context: RequestContext) -> None:
-    """That marked fields may be read in the clear here, and of which key: that as its pseudonym."""
-    app_state, request = context.app_state, context.request
-    path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)
-    if not context.who.may("pii") or path.startswith(UNMARKED) or not app_state.marks_pii:
-        return
-    key = request.path_params.get("key")
-    shown = "" if key is None else f" {app_state.masks(NOBODY).alias(key)}"
-    app_state.trail.count(context.name, "unmasked read", f"{request.method} {path}{shown}")
 
 
 Reading = Annotated[RequestContext, Depends(need("read"))]

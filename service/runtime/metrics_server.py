@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, make_asgi_app
 from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from samovar.changelog.log import Log
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.auth.tokens import Role, Tokens, load_tokens
 from samovar.service.config.addresses import is_loopback
 from samovar.service.config.models import ServiceFile
-from samovar.service.http.asgi import App, Receive, Scope, Send, headers_of
-from samovar.service.http.server import bound, run_server, server_of
+from samovar.service.http.server import bound, headers_of, run_server, server_of
 
 FRESH_S = 1.0
 STOP_S = 1
@@ -55,7 +55,7 @@ def address_of(text: str) -> Address:
 @contextmanager
 def serving(settings: ServiceFile, log: Log, address: Address, collector: Collector) -> Iterator[None]:
     """While this lasts, metrics are served, in a thread of its own."""
-    app: App = make_asgi_app(_registry(collector))
+    app: ASGIApp = make_asgi_app(_registry(collector))
     if not is_loopback(address.host):
         app = TokensOnly(app, settings, log, _refuse_open(settings, log, address))
     with _bound(address) as listening:
@@ -105,7 +105,7 @@ def _refuse_open(settings: ServiceFile, log: Log, address: Address) -> Tokens:
 class TokensOnly:
     """Answers those who show an API token, of any role."""
 
-    def __init__(self, app: App, settings: ServiceFile, log: Log, tokens: Tokens) -> None:
+    def __init__(self, app: ASGIApp, settings: ServiceFile, log: Log, tokens: Tokens) -> None:
         self.app, self._service, self._log = app, settings.service, log
         self._tokens, self._read_s = tokens, time.monotonic()
         self._lock = asyncio.Lock()

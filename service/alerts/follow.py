@@ -10,7 +10,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
 from samovar.changelog.log import Log, Reader, Records, Topic, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
@@ -28,7 +27,6 @@ CLOSE_S = 5.0
 LOOK_S = 5.0  # whether topics are still the same
 
 LOGGER = logging.getLogger("samovar.http")
-OnAlerts: TypeAlias = Callable[[Sequence[Alert], Mapping[int, int]], None]
 
 
 class Follower:
@@ -39,7 +37,7 @@ class Follower:
         settings: ServiceFile,
         log: Log,
         index: AlertsIndex,
-        on_alerts: OnAlerts,
+        on_alerts: Callable[[Sequence[Alert]], None],
         tokens: Tokens | None = None,
     ) -> None:
         self._settings, self._log, self._index, self._on_alerts = settings, log, index, on_alerts
@@ -159,7 +157,7 @@ class Follower:
             positions |= moved
             self._advance(positions)
             if new:
-                self._on_alerts(new, dict(self.position))
+                self._on_alerts(new)
         for at in positions:
             positions[at] = max(positions[at], reader.position(at))
 

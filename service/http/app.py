@@ -30,7 +30,6 @@ from samovar.service.http.routes import (
     rules,
     status,
     streams,
-    view_versions,
     views,
 )
 from samovar.service.http.server import bound, run_server, server_of
@@ -57,7 +56,7 @@ PROBLEM_SCHEMA = {
     },
 }
 # /rules/plan and the like come before /rules/{rule}.
-ROUTERS = (access, status, alerts, keys, lists, publish, rules, streams, views, view_versions)
+ROUTERS = (access, status, alerts, keys, lists, publish, rules, streams, views)
 
 PAGES = Path(__file__).resolve().parent / "web" / "static"
 KINDS = {

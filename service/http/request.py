@@ -10,12 +10,13 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import NOBODY, RIGHTS, Principal
 from samovar.service.http.state import AppState, Credential
 from samovar.service.masking.fields import Masks
+from samovar.service.query.events import StreamEvent
 
 API = "/api/v1"
 # What shows no event, key or alert. Another node that is asked (/held) has been asked by one that wrote it down.
@@ -30,6 +31,10 @@ class Body(BaseModel):
     """What a request gives. A name that nobody knows is refused, not passed over."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class NotedBody(Body):
+    note: str = Field("", max_length=2_000)
 
 
 def app_state_of(request: Request) -> AppState:
@@ -71,7 +76,6 @@ class RequestContext:
         self.request, self.who = request, who
         self.app_state = app_state_of(request)
 
-    @property
     def is_still_allowed(self) -> bool:
         """For answers that go on: whether the caller is still who they were."""
         return self.app_state.who(credential_of(self.request), is_new=False) == self.who
@@ -120,6 +124,11 @@ Labelling = Annotated[RequestContext, Depends(need("label"))]
 Authoring = Annotated[RequestContext, Depends(need("rules"))]
 Operating = Annotated[RequestContext, Depends(need("operate"))]
 Ingesting = Annotated[RequestContext, Depends(need("ingest"))]
+
+
+def event_data(masks: Masks, event: StreamEvent) -> dict[str, Any]:
+    """An event as JSON, with what may not be seen hidden."""
+    return event.data() | {"event": masks.event(event.stream, event.event)}
 
 
 def answered(data: Any, status: int = 200) -> Response:

@@ -24,7 +24,7 @@ from samovar.service.http.jobs import Jobs
 from samovar.service.http.metrics import Requests
 from samovar.service.http.routes.live import Broadcaster
 from samovar.service.http.server import client_context
-from samovar.service.http.sinks.delivery import Sinks
+from samovar.service.http.sinks import Sinks
 from samovar.service.http.status_poller import StatusPoller
 from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext

@@ -12,8 +12,7 @@ from samovar import __version__
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import Principal
 from samovar.service.http.request import Body, answered, app_state_of, client_of, cookie_of, who_asks
-from samovar.service.http.schemas.alerts import answers_with
-from samovar.service.http.schemas.state import Me
+from samovar.service.http.schemas import Me, answers_with
 from samovar.service.http.state import now_ms
 
 router = APIRouter(tags=["access"])

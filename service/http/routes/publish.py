@@ -1,4 +1,4 @@
-"""/rules: planned, published, disabled, enabled, rolled back, backtested; shared lists; jobs.
+"""/rules: planned, published, disabled, enabled, rolled back, backtested; jobs.
 
 A plan has a digest: anyone who publishes with it publishes what was shown, or is told that it changed on the way.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -17,30 +18,30 @@ from samovar.common.errors import Refused
 from samovar.patterns.syntax.findings import to_json
 from samovar.service.backtest.masking import masked_backtest
 from samovar.service.backtest.run import backtest
-from samovar.service.http.jobs import OnProgress
-from samovar.service.http.masking.rules import hides_list, hides_text, shown_item, shown_text
-from samovar.service.http.request import LEAST_MS, MOST_MS, Authoring, Body, Reading, RequestContext, answered
-from samovar.service.http.routes.lists import real_items, refuse_adding
+from samovar.service.http.jobs import Job, OnProgress
+from samovar.service.http.masking import hides_text, shown_text
+from samovar.service.http.request import LEAST_MS, MOST_MS, Authoring, NotedBody, Reading, RequestContext, answered
 from samovar.service.http.routes.rules import RuleName, RuleTextBody, checked, rule_to_run
-from samovar.service.http.schemas.alerts import PlannedChange, RuleChanged, answers_with
-from samovar.service.http.schemas.rules import JobBegun, JobShown, ListChanged, ListsShown, RuleDiff, RuleHistory
-from samovar.service.http.state import AppState
+from samovar.service.http.schemas import (
+    JobBegun,
+    JobShown,
+    PlannedChange,
+    RuleChanged,
+    RuleDiff,
+    RuleHistory,
+    answers_with,
+)
 from samovar.service.masking.fields import HIDDEN
-from samovar.service.rules import lists, publishing
+from samovar.service.rules import publishing
 from samovar.service.rules.change_plan import ChangePlan
 from samovar.service.rules.publishing import seeded
 from samovar.service.topology.rule_registry import RuleEntry, read_rulebook
 
 router = APIRouter(tags=["rules"])
 
-MAX_NOTE = 2_000
 Ms = Annotated[int, Field(ge=LEAST_MS, le=MOST_MS)]
+JobNumber = Annotated[str, Path(max_length=64)]
 Number = Annotated[int, Query(ge=1, le=1_000_000)]
-ListName = Annotated[str, Path(max_length=200)]
-
-
-class NotedBody(Body):
-    note: str = Field("", max_length=MAX_NOTE)
 
 
 class PublishBody(RuleTextBody, NotedBody):
@@ -62,10 +63,6 @@ class EnableBody(NotedBody):
 
 class RollingBack(NotedBody):
     to: int | None = Field(None, ge=1, le=1_000_000)
-
-
-class Items(NotedBody):
-    items: tuple[str | int | float | bool, ...] = Field(min_length=1, max_length=10_000)
 
 
 class BacktestBody(RuleTextBody):
@@ -90,19 +87,14 @@ def publish(context: Authoring, body: PublishBody) -> Response:
     """Publish a rule. Containers take it between two batches, without a restart."""
     found = _planned(context, body)
     if body.digest is not None and body.digest != digest_of(found):
-        raise Refused(
-            "change-overtaken",
-            "this would no longer do what its plan said",
-            "Nothing was written. Look at the plan again: POST /api/v1/rules/plan.",
-        )
-    app_state = context.app_state
-    entry = publishing.publish(app_state.settings, app_state.log, found, context.name, body.note)
-    return _changed(app_state, entry)
+        hint = "Nothing was written. Look at the plan again: POST /api/v1/rules/plan."
+        raise Refused("change-overtaken", "this would no longer do what its plan said", hint)
+    return _changed(context, publishing.publish, found, context.name, body.note)
 
 
 def _planned(context: RequestContext, body: PublishBody) -> ChangePlan:
     app_state = context.app_state
-    rule_to_run(app_state, body.text, context.masks)
+    rule_to_run(context, body.text)
     return publishing.plan_publish(
         app_state.settings, app_state.log, body.text, shadow=body.shadow, warm_from_ms=body.warm_from, drain=body.drain
     )
@@ -110,17 +102,15 @@ def _planned(context: RequestContext, body: PublishBody) -> ChangePlan:
 
 def _shown_plan(context: RequestContext, text: str, plan: ChangePlan) -> dict[str, Any]:
     """A plan without what may not be seen: the text of before, and what is found with lists that are hidden."""
-    told, book = plan.to_json(), context.app_state.rule_cache.get().book
-    if not context.masks.is_on:
-        return told
-    told["findings"] = [to_json(each) for each in checked(context.app_state, text, context.masks)[1]]
-    before = {} if book is None else {each.name: each.text for each in book.entries}
-    rules = context.app_state.rule_cache.get().rules
-    for each in told["rules"]:
-        known = rules.get(each["name"])
-        earlier = before.get(each["name"]) or (None if known is None else known.text)
-        if earlier is not None and hides_text(context.app_state, context.masks, earlier):
-            each["diff"] = HIDDEN
+    told, masks = plan.to_json(), context.masks
+    if masks.is_on:
+        loaded = context.app_state.rule_cache.get()
+        told["findings"] = [to_json(each) for each in checked(context.app_state, text, masks)[1]]
+        before = {name: rule.text for name, rule in loaded.rules.items()}
+        before |= {} if loaded.book is None else {each.name: each.text for each in loaded.book.entries if each.text}
+        for each in told["rules"]:
+            if each["name"] in before and hides_text(context.app_state, masks, before[each["name"]]):
+                each["diff"] = HIDDEN
     return told
 
 
@@ -131,39 +121,35 @@ def digest_of(plan: ChangePlan) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _changed(app_state: AppState, entry: RuleEntry) -> Response:
-    """Whoever changed a rule may ask for it at once."""
-    app_state.rule_cache.look_again()
-    return answered(entry_data(entry))
-
-
 def entry_data(entry: RuleEntry) -> dict[str, Any]:
     told = entry.to_json()
     return {"rule": told.pop("name"), "at": told.pop("at_ms"), **told}
 
 
+def _changed(context: RequestContext, change: Callable[..., RuleEntry], *given: Any, **options: Any) -> Response:
+    """Makes a change, and has the rules looked at again: whoever changed one may ask for it at once."""
+    app_state = context.app_state
+    entry = change(app_state.settings, app_state.log, *given, **options)
+    app_state.rule_cache.look_again()
+    return answered(entry_data(entry))
+
+
 @router.post("/rules/{rule}/disable", responses=answers_with(RuleChanged))
 def disable(context: Authoring, rule: RuleName, body: DisableBody) -> Response:
     """A rule runs no more, until it is enabled."""
-    app_state = context.app_state
-    entry = publishing.disable(app_state.settings, app_state.log, rule, context.name, body.note, drain=body.drain)
-    return _changed(app_state, entry)
+    return _changed(context, publishing.disable, rule, context.name, body.note, drain=body.drain)
 
 
 @router.post("/rules/{rule}/enable", responses=answers_with(RuleChanged))
 def enable(context: Authoring, rule: RuleName, body: EnableBody) -> Response:
     """A rule that was disabled or in shadow runs, and may alert."""
-    app_state = context.app_state
-    entry = publishing.enable(app_state.settings, app_state.log, rule, context.name, body.note, shadow=body.shadow)
-    return _changed(app_state, entry)
+    return _changed(context, publishing.enable, rule, context.name, body.note, shadow=body.shadow)
 
 
 @router.post("/rules/{rule}/rollback", responses=answers_with(RuleChanged))
 def rollback(context: Authoring, rule: RuleName, body: RollingBack) -> Response:
     """An earlier text again, as a new number; without `to`, the one before."""
-    app_state = context.app_state
-    entry = publishing.rollback(app_state.settings, app_state.log, rule, context.name, body.note, body.to)
-    return _changed(app_state, entry)
+    return _changed(context, publishing.rollback, rule, context.name, body.note, body.to)
 
 
 # ---------------------------------------------------------------- what was
@@ -196,40 +182,6 @@ def diff(context: Reading, rule: RuleName, a: Number, b: Number) -> Response:
     return answered({"diff": HIDDEN if is_hidden else found})
 
 
-# ---------------------------------------------------------------- lists
-
-
-@router.get("/lists", responses=answers_with(ListsShown))
-def show_lists(context: Reading) -> Response:
-    """Shared lists as they are now."""
-    app_state, masks = context.app_state, context.masks
-    found = dict(lists.show(app_state.settings, app_state.log))
-    for name in found if masks.is_on else ():
-        if hides_list(app_state, masks, name):
-            found[name] = tuple(shown_item(masks, name, item) for item in found[name])
-    return answered({"lists": found})
-
-
-@router.post("/lists/{name}/add", responses=answers_with(ListChanged))
-def add_items(context: Authoring, name: ListName, body: Items) -> Response:
-    """Put items on a list, without publishing rules again."""
-    app_state = context.app_state
-    refuse_adding(app_state, context.masks, name)
-    found = lists.add(app_state.settings, app_state.log, name, body.items, context.name, body.note)
-    return answered({"list": name, "items": len(found)})
-
-
-@router.post("/lists/{name}/remove", responses=answers_with(ListChanged))
-def remove_items(context: Authoring, name: ListName, body: Items) -> Response:
-    """Take items from a list."""
-    app_state = context.app_state
-    items = real_items(
-        app_state, context.masks, name, lists.show(app_state.settings, app_state.log).get(name, ()), body.items
-    )
-    found = lists.remove(app_state.settings, app_state.log, name, items, context.name, body.note)
-    return answered({"list": name, "items": len(found)})
-
-
 # ---------------------------------------------------------------- backtests, and jobs
 
 
@@ -237,7 +189,7 @@ def remove_items(context: Authoring, name: ListName, body: Items) -> Response:
 def begin_backtest(context: Authoring, body: BacktestBody) -> Response:
     """Run a rule over history, as a job: GET /jobs/JOB tells how far it is, and then what it found."""
     app_state, masks = context.app_state, context.masks
-    rule = rule_to_run(app_state, body.text, masks)  # a rule and never its text: that could be taken for a path
+    rule = rule_to_run(context, body.text)  # a rule and never its text: that could be taken for a path
 
     def work(on_progress: OnProgress) -> Any:
         def progress(done: int, total: int) -> None:
@@ -251,21 +203,21 @@ def begin_backtest(context: Authoring, body: BacktestBody) -> Response:
 
 
 @router.get("/jobs/{job}", responses=answers_with(JobShown))
-def job(context: Reading, job: Annotated[str, Path(max_length=64)]) -> Response:
+def job(context: Reading, job: JobNumber) -> Response:
     """How far a job is, and its result."""
-    found = context.app_state.jobs.get(job)
-    if found.by != context.name and not context.who.may("operate"):
-        raise Refused("unknown-job", "there is no such job", "A job is seen by anyone who began it, and by operators.")
-    return answered(found.data())
+    return answered(_own_job(context, job, "A job is seen").data())
 
 
 @router.delete("/jobs/{job}", responses=answers_with(JobShown))
-def cancel(context: Authoring, job: Annotated[str, Path(max_length=64)]) -> Response:
+def cancel(context: Authoring, job: JobNumber) -> Response:
     """Cancel a job: one's own, or as an operator anybody's."""
-    found = context.app_state.jobs.get(job)
-    if found.by != context.name and not context.who.may("operate"):
-        raise Refused(
-            "unknown-job", "there is no such job", "It is cancelled by anyone who began it, and by operators."
-        )
+    found = _own_job(context, job, "It is cancelled")
     found.cancelled.set()
     return answered(found.data())
+
+
+def _own_job(context: RequestContext, number: str, done: str) -> Job:
+    found = context.app_state.jobs.get(number)
+    if found.by != context.name and not context.who.may("operate"):
+        raise Refused("unknown-job", "there is no such job", f"{done} by anyone who began it, and by operators.")
+    return found

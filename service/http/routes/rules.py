@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -26,34 +26,34 @@ from samovar.patterns.syntax.findings import Finding, has_errors, to_json
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.query import precisions
 from samovar.service.http.dry_run import try_rule
-from samovar.service.http.ingest import BadEvents
-from samovar.service.http.masking.rules import (
+from samovar.service.http.masking import (
     given_lists,
-    given_params,
+    hidden_params,
     hides_list,
     hides_text,
     refuse_hidden,
     shown_item,
     shown_params,
-    shown_rule,
     shown_text,
 )
-from samovar.service.http.request import Authoring, Body, Reading, answered
-from samovar.service.http.schemas.alerts import answers_with
-from samovar.service.http.schemas.rules import (
+from samovar.service.http.problems import RefusedWithErrors
+from samovar.service.http.request import Authoring, Body, Reading, RequestContext, answered
+from samovar.service.http.schemas import (
     CheckShown,
     Completions,
     DryRunShown,
     ExplanationShown,
+    FunctionShown,
     RulesShown,
     RuleWhole,
     TestsShown,
+    answers_with,
+    fields_of,
 )
 from samovar.service.http.state import AppState
 from samovar.service.masking.fields import HIDDEN, Masks, not_compared
 from samovar.service.rules.explain import document
 from samovar.service.rules.testing import json_of_result
-from samovar.service.topology.rule_registry import RuleEntry
 from samovar.service.topology.ruleset import lists_of, schema_of
 from samovar.service.topology.stages import sources_of
 
@@ -87,20 +87,21 @@ def rules(context: Reading) -> Response:
     judged = precisions(app_state.index)
     off = [] if loaded.book is None else [each.name for each in loaded.book.entries if each.name not in loaded.rules]
     found = [rule_data(app_state, name, judged.get(name, {})) for name in sorted([*loaded.rules, *off])]
-    problem = (
-        HIDDEN if loaded.problem is not None and context.masks.is_on else loaded.problem
-    )  # it quotes lines of rules
+    problem = HIDDEN if loaded.problem is not None and context.masks.is_on else loaded.problem  # it quotes rules
     return answered({"rules": found, "problems": [] if problem is None else [problem]})
 
 
 def rule_data(app_state: AppState, name: str, judged: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule, with what the rulebook says of it. One that stands in a file only is live."""
     loaded = app_state.rule_cache.get()
-    entry = loaded.entry(name)
-    rule = loaded.rules.get(name)
-    if rule is None:  # disabled: its text is still there
-        rule = load_text(entry.text).rule if entry is not None else None
+    entry, rule = loaded.entry(name), loaded.rules.get(name)
+    published: dict[str, Any] = {"status": "live", "number": None, "author": None, "note": None, "at": None}
+    if entry is not None:
+        published = {"status": entry.status, "number": entry.number, "version": entry.version}
+        published |= {"author": entry.author, "note": entry.note, "at": entry.at_ms}
+        rule = rule or load_text(entry.text).rule  # disabled: its text is still there
     if rule is None:
-        return {"rule": name, "title": None, **_published(entry)}
+        return {"rule": name, "title": None, **published}
     return {
         "rule": name,
         "title": rule.title,
@@ -111,39 +112,28 @@ def rule_data(app_state: AppState, name: str, judged: Mapping[str, Any]) -> dict
         "by": [key.name for key in rule.form.by],
         "types": sorted({bracket.type for bracket in brackets_of(rule)}),
         "stage": loaded.stages.get(name),
-        **_published(entry),
+        **published,
         "alerts": judged.get("alerts", 0),
         "precision": judged.get("precision"),
         "tests": len(rule.tests),
     }
 
 
-def _published(entry: RuleEntry | None) -> dict[str, Any]:
-    """What the rulebook says of a rule; of one that stands in a file only, that it is live."""
-    if entry is None:
-        return {"status": "live", "number": None, "author": None, "note": None, "at": None}
-    told = {"status": entry.status, "number": entry.number, "version": entry.version}
-    return told | {"author": entry.author, "note": entry.note, "at": entry.at_ms}
-
-
 @router.get("/rules/{rule}", responses=answers_with(RuleWhole))
 def rule(context: Reading, rule: RuleName) -> Response:
     """One rule with its text."""
-    app_state = context.app_state
+    app_state, masks = context.app_state, context.masks
     loaded = app_state.rule_cache.get()
     entry = loaded.entry(rule)
     found = load_text(entry.text).rule if rule not in loaded.rules and entry is not None else None
     found = found or app_state.rule_cache.rule(rule)
+    lists = {}
+    for name, items in found.lists.items():
+        is_hidden = hides_list(app_state, masks, name)
+        lists[name] = [shown_item(masks, name, item) if is_hidden else item for item in items]
     own = rule_data(app_state, rule, precisions(app_state.index).get(rule, {}))
-    masks = context.masks
-    lists = {name: _items(app_state, masks, name, items) for name, items in found.lists.items()}
-    text = shown_text(app_state, masks, found.text)
-    return answered(own | {"text": text, "params": shown_params(app_state, masks, found.params), "lists": lists})
-
-
-def _items(app_state: AppState, masks: Masks, name: str, items: Sequence[Any]) -> list[Any]:
-    is_hidden = hides_list(app_state, masks, name)
-    return [shown_item(masks, name, item) if is_hidden else item for item in items]
+    text, params = shown_text(app_state, masks, found.text), shown_params(app_state, masks, found.params)
+    return answered(own | {"text": text, "params": params, "lists": lists})
 
 
 @router.get(
@@ -154,7 +144,9 @@ def _items(app_state: AppState, masks: Masks, name: str, items: Sequence[Any]) -
 def svg(context: Reading, rule: RuleName) -> Response:
     """A rule's automaton, drawn."""
     app_state, masks = context.app_state, context.masks
-    found = shown_rule(masks, app_state.rule_cache.rule(rule))
+    found = app_state.rule_cache.rule(rule)
+    if masks.is_on:  # as its text has it, with no list from elsewhere
+        found = load_text(found.text, params=found.params).rule or found
     if hides_text(app_state, masks, found.text):
         fields = sorted({each.rpartition(".")[2] for each in masks.hidden})
         raise not_compared(fields, "the drawing of a rule that names values of it")
@@ -165,59 +157,45 @@ def svg(context: Reading, rule: RuleName) -> Response:
 
 
 def checked(app_state: AppState, text: str, masks: Masks | None = None) -> tuple[Rule | None, list[Finding]]:
-    """A rule as the service would load it: with its schema, parameters, and lists as far as they may be seen."""
+    """A rule as the service would load it: with its schema, and parameters and lists as far as they may be seen."""
     site = app_state.rule_cache.get().site
     settings = app_state.settings if site is None else site.settings
-    schema = schema_of(settings.streams)
-    lists = lists_of(settings) if masks is None else given_lists(app_state, masks, lists_of(settings))
-    params = settings.params if masks is None else given_params(app_state, masks, settings.params)
+    schema, streams = schema_of(settings.streams), app_state.settings.streams
+    lists, params = dict(lists_of(settings)), dict(settings.params)
+    if masks is not None:
+        lists, hidden = given_lists(app_state, masks, lists), hidden_params(app_state, masks, params)
+        params = {name: value for name, value in params.items() if name not in hidden}
     loaded = load_given(text, "<rule>", params, lists, schema)
-    if loaded.rule is None:
-        return None, list(loaded.findings)
-    found = [*loaded.findings, *_type_findings(app_state, loaded.rule)]
+    rule, found = loaded.rule, list(loaded.findings)
+    if rule is None:
+        return None, found
+    for bracket in brackets_of(rule):
+        if not sources_of(bracket.type, streams):
+            what, hint = f"no stream has events of type `{bracket.type}`", f"streams are {', '.join(streams)}"
+            found.append(Finding("unknown-type", "error", what, rule.path, bracket.span, None, hint))
     try:
-        compile_rules([loaded.rule])
+        compile_rules([rule])
     except CompileError as fault:
-        found.append(Finding("too-large", "error", str(fault), loaded.rule.path, loaded.rule.form.span))
+        found.append(Finding("too-large", "error", str(fault), rule.path, rule.form.span))
     if not has_errors(found):
-        found += lint(loaded.rule, schema)
+        found += lint(rule, schema)
     found.sort(key=lambda finding: (finding.span, finding.id))
-    return None if has_errors(found) else loaded.rule, found
+    return None if has_errors(found) else rule, found
 
 
-def _type_findings(app_state: AppState, rule: Rule) -> list[Finding]:
-    streams = app_state.settings.streams
-    return [
-        Finding(
-            "unknown-type",
-            "error",
-            f"no stream has events of type `{bracket.type}`",
-            rule.path,
-            bracket.span,
-            None,
-            f"streams are {', '.join(streams)}",
-        )
-        for bracket in brackets_of(rule)
-        if not sources_of(bracket.type, streams)
-    ]
-
-
-def refuse_bad(app_state: AppState, text: str, masks: Masks | None = None) -> tuple[Rule, list[Finding]]:
-    found, findings = checked(app_state, text, masks)
+def refuse_bad(context: RequestContext, text: str) -> Rule:
+    found, findings = checked(context.app_state, text, context.masks)
     if found is None:
-        raise BadEvents(
-            "rule-errors",
-            "the rule has errors",
-            "POST /api/v1/rules/check shows them, with their places.",
-            more={"findings": [to_json(finding) for finding in findings]},
-        )
-    return found, findings
+        hint = "POST /api/v1/rules/check shows them, with their places."
+        more = {"findings": [to_json(finding) for finding in findings]}
+        raise RefusedWithErrors("rule-errors", "the rule has errors", hint, more=more)
+    return found
 
 
-def rule_to_run(app_state: AppState, text: str, masks: Masks) -> Rule:
+def rule_to_run(context: RequestContext, text: str) -> Rule:
     """A rule with all its lists, to be run over events; what is wrong with it is told as far as it may be seen."""
-    own, _ = refuse_bad(app_state, text, masks)
-    refuse_hidden(app_state, masks, own)
+    app_state, masks = context.app_state, context.masks
+    refuse_hidden(app_state, masks, refuse_bad(context, text))
     found, _ = checked(app_state, text)
     if found is None:
         raise Refused("rule-errors", "the rule has errors with the lists as they are", "An operator can see them.")
@@ -254,14 +232,14 @@ def test(context: Authoring, body: RuleTextBody) -> Response:
 @router.post("/rules/explain", responses=answers_with(ExplanationShown))
 def explain(context: Reading, body: RuleTextBody) -> Response:
     """A rule in plain English, drawn, and what it costs."""
-    found, _ = refuse_bad(context.app_state, body.text, context.masks)
+    found = refuse_bad(context, body.text)
     return answered(document(found) | {"svg": draw_svg(found)})
 
 
 @router.post("/rules/try", responses=answers_with(DryRunShown))
 def try_it(context: Authoring, body: DryRunBody) -> Response:
     """Run a rule over recent events, and show what it would have raised. Nothing is published."""
-    found = rule_to_run(context.app_state, body.text, context.masks)
+    found = rule_to_run(context, body.text)
     return answered(try_rule(context.app_state, context.masks, found, body.minutes, body.max_events))
 
 
@@ -274,17 +252,7 @@ def completions(context: Reading) -> Response:
     app_state = context.app_state
     settings = app_state.settings
     schema = schema_of(settings.streams)
-    own = [
-        {
-            "name": each.name,
-            "args": list(each.args),
-            "optional": each.optional,
-            "rest": each.rest,
-            "result": each.result,
-            "example": each.example,
-        }
-        for each in functions.FUNCTIONS.values()
-    ]
+    own = [fields_of(FunctionShown, each) for each in functions.FUNCTIONS.values()]
     return answered(
         {
             "types": dict.fromkeys(settings.streams) if schema is None else schema.types,

@@ -38,7 +38,7 @@ class Follower:
         log: Log,
         index: AlertsIndex,
         on_alerts: Callable[[Sequence[Alert]], None],
-        tokens: Tokens | None = None,
+        tokens: Tokens,
     ) -> None:
         self._settings, self._log, self._index, self._on_alerts = settings, log, index, on_alerts
         self._tokens = tokens
@@ -87,12 +87,10 @@ class Follower:
             self._ending.wait(AGAIN_S)
 
     def _follow(self) -> None:
-        names = [self._alerts, labels_topic(self._settings.service).name]
-        names += [] if self._tokens is None else [self._access]
+        names = [self._alerts, labels_topic(self._settings.service).name, self._access]
         topics = self._log.topics(names)
         ids = {each.name: each.id for each in topics.values()}
-        if self._tokens is not None:
-            self._tokens.renew(access.load_tokens(self._log, self._settings.service))
+        self._tokens.renew(access.load_tokens(self._log, self._settings.service))
         starts, ends = self._bounds(topics)
         if not starts:
             return
@@ -120,7 +118,7 @@ class Follower:
         starts: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
         for topic in topics.values():
-            if self._tokens is not None and topic.name == self._access:
+            if topic.name == self._access:
                 stored = {0: self._tokens.next}  # what was before has been folded, removals included
             else:
                 stored = self._index.positions(topic)
@@ -138,7 +136,7 @@ class Follower:
         moved: dict[TopicPartition, int] = {}
         for records in batch:
             at = TopicPartition(records.topic, records.partition)
-            if self._tokens is not None and at.topic == self._access:
+            if at.topic == self._access:
                 self._tokens.fold(records.pairs(), records.next)
                 continue
             moved[at] = reader.position(at)

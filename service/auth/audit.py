@@ -43,19 +43,6 @@ CLOSE_S = 5.0
 LOGGER = logging.getLogger("samovar.audit")
 
 
-@dataclass(frozen=True)
-class AuditRecord:
-    """One change."""
-
-    at: int
-    who: str
-    what: str
-    detail: Mapping[str, Any]
-
-    def data(self) -> dict[str, Any]:
-        return {"at": self.at, "who": self.who, "what": self.what, "detail": dict(self.detail)}
-
-
 def topic_of(service: str) -> str:
     return audit_topic(service).name
 
@@ -90,7 +77,7 @@ def _record_command(log: Log, settings: ServiceFile, what: str, detail: Mapping[
         record(log, settings, getpass.getuser(), what, detail)
 
 
-def entries(log: Log, settings: ServiceFile, limit: int) -> list[AuditRecord]:
+def entries(log: Log, settings: ServiceFile, limit: int) -> list[dict[str, Any]]:
     """The newest changes, newest first."""
     back = limit * 2
     while True:
@@ -102,10 +89,10 @@ def entries(log: Log, settings: ServiceFile, limit: int) -> list[AuditRecord]:
 
 def has(log: Log, settings: ServiceFile, what: str) -> bool:
     """Whether this was ever written down."""
-    return any(entry.what == what for entry in _newest(log, settings, None)[0])
+    return any(entry["what"] == what for entry in _newest(log, settings, None)[0])
 
 
-def _newest(log: Log, settings: ServiceFile, back: int | None) -> tuple[list[AuditRecord], bool]:
+def _newest(log: Log, settings: ServiceFile, back: int | None) -> tuple[list[dict[str, Any]], bool]:
     """The records of so many last offsets, None for all; and whether there are no others."""
     at = TopicPartition(topic_of(settings.service), 0)
     if at.topic not in log.topics([at.topic]):
@@ -119,7 +106,7 @@ def _newest(log: Log, settings: ServiceFile, back: int | None) -> tuple[list[Aud
             for _, value in records.pairs():
                 if value is not None:
                     raw = json.loads(value)
-                    found.append(AuditRecord(raw["at"], raw["who"], raw["what"], raw["detail"]))
+                    found.append({name: raw[name] for name in ("at", "who", "what", "detail")})
     finally:
         cursor.close()
     return found, start == begin

@@ -42,18 +42,11 @@ PROBLEM = {
     "description": "Refused: application/problem+json, with a code of docs/errors.md.",
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
+TEXTS = ("type", "title", "code", "detail", "hint", "instance")
 PROBLEM_SCHEMA = {
     "type": "object",
     "required": ["type", "title", "status", "code"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "code": {"type": "string"},
-        "detail": {"type": "string"},
-        "hint": {"type": "string"},
-        "instance": {"type": "string"},
-    },
+    "properties": {"status": {"type": "integer"}, **{name: {"type": "string"} for name in TEXTS}},
 }
 # /rules/plan and the like come before /rules/{rule}.
 ROUTERS = (access, status, alerts, keys, lists, publish, rules, streams, views)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.patterns.engine.matcher import RuleFailure
 from samovar.service.http.problems import LOGGER, fault, problem_of
+from samovar.service.http.schemas import JobShown, fields_of
 
 RUNNING_MOST = 2
 KEPT = 50
@@ -49,17 +50,8 @@ class Job:
     def data(self) -> dict[str, Any]:
         passed = time.monotonic() - self.begun_s
         left = passed * (1 - self.share) / self.share if self.state == "running" and self.share > 0.01 else None
-        return {
-            "job": self.number,
-            "what": self.what,
-            "by": self.by,
-            "state": self.state,
-            "progress": round(self.share, 4),
-            "left_s": None if left is None else round(left, 1),
-            "rate": self.rate,
-            "result": self.result,
-            "problem": self.problem,
-        }
+        left_s = None if left is None else round(left, 1)
+        return fields_of(JobShown, self, job=self.number, progress=round(self.share, 4), left_s=left_s)
 
 
 class Jobs:

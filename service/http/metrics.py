@@ -6,11 +6,8 @@ scrape either the containers or this. How long commits take is only in the conta
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,18 +21,6 @@ from samovar.service.ops.metrics_list import COUNTS, HTTP_METRICS, METRICS, Kind
 
 if TYPE_CHECKING:
     from samovar.service.http.state import AppState
-
-
-@dataclass
-class Requests:
-    """What was asked, counted by method and status. Threads may share it."""
-
-    counts: Counter[tuple[str, int]] = field(default_factory=Counter)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, method: str, status: int) -> None:
-        with self._lock:
-            self.counts[method, status] += 1
 
 
 def exposition(app_state: AppState) -> bytes:
@@ -71,7 +56,7 @@ class ServiceMetrics(Collector):
         }
         for name, value in counts.items():
             own[name].add_metric([], value)
-        for (method, status), count in sorted(app_state.requests.counts.items()):
+        for (method, status), count in sorted(app_state.requests.copy().items()):
             own["http_requests"].add_metric([method, str(status)], count)
         for sink in app_state.sinks.reports():
             for name in ("delivered", "failed", "waiting"):

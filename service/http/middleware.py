@@ -94,7 +94,7 @@ class RequestGuard:
 
     def _begin_answer(self, scope: Scope, message: Message) -> None:
         method = scope["method"] if scope["method"] in (*SAFE, "POST", "PUT", "DELETE", "PATCH") else "OTHER"
-        self.app_state.requests.add(method, message["status"])
+        self.app_state.requests[method, message["status"]] += 1
         present = {name.lower() for name, _ in message["headers"]}
         own = HEADERS | ({"cache-control": "no-store"} if scope["path"].startswith("/api/") else {})
         added = [(name.encode(), value.encode()) for name, value in own.items() if name.encode() not in present]

@@ -27,35 +27,20 @@ NAMES = "urn:samovar:error:"  # and the code; docs/errors.md has a section for e
 LOGGER = logging.getLogger("samovar.http")
 LOG_ERRORS = (LogUnavailable, Fenced, CommitUnknown)
 
-# What a refusal means to a client. All others are conflicts with what there is: 409.
-STATUS = {
-    "access-role": 403,
-    "access-token": 401,
-    "bad-events": 422,
-    "bad-key": 400,
-    "bad-mark": 400,
-    "bad-place": 400,
-    "bad-position": 400,
-    "bad-rule": 422,
-    "cross-origin": 403,
-    "http-host": 421,
-    "log-unavailable": 503,
-    "not-ready": 503,
-    "pii-comparison": 403,
-    "owner-silent": 503,
-    "rate-limit": 429,
-    "read-stalled": 503,
-    "request-format": 415,
-    "request-large": 413,
-    "rule-errors": 422,
-    "rule-settings": 422,
-    "store-missing": 404,
-    "too-much-at-once": 429,
-    "topic-missing": 404,
-    "unknown-type": 422,
-    "view-query": 400,
-    "view-version": 404,
+# What a refusal means to a client. What is unknown is 404; all others are conflicts with what there is: 409.
+CODES = {
+    400: "bad-key bad-mark bad-place bad-position view-query",
+    401: "access-token",
+    403: "access-role cross-origin pii-comparison",
+    404: "store-missing topic-missing view-version",
+    413: "request-large",
+    415: "request-format",
+    421: "http-host",
+    422: "bad-events bad-rule rule-errors rule-settings unknown-type",
+    429: "rate-limit too-much-at-once",
+    503: "log-unavailable not-ready owner-silent read-stalled",
 }
+STATUS = {code: status for status, codes in CODES.items() for code in codes.split()}
 
 
 @dataclass

@@ -7,7 +7,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,6 @@ from samovar.service.auth.tokens import LOCAL, NOBODY, Principal, Role, Tokens, 
 from samovar.service.config.addresses import HttpAddress
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.jobs import Jobs
-from samovar.service.http.metrics import Requests
 from samovar.service.http.routes.live import Broadcaster
 from samovar.service.http.server import client_context
 from samovar.service.http.sinks import Sinks
@@ -55,7 +54,7 @@ class AppState(QueryContext):
         self.broadcaster = Broadcaster()
         self.watch = StatusPoller(settings, log, watch_every_s)
         self.jobs = Jobs()
-        self.requests = Requests()
+        self.requests: Counter[tuple[str, int]] = Counter()  # answers by method and status
         self.sinks = Sinks(settings, log, slot)
         self.tokens = Tokens()
         self.sessions = Sessions(settings, log, self.tokens)

@@ -11,14 +11,15 @@ from pydantic import Field
 from samovar import __version__
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import Principal
+from samovar.service.http import schemas
 from samovar.service.http.request import Body, answered, app_state_of, client_of, cookie_of, who_asks
-from samovar.service.http.schemas import Me, answers_with
+from samovar.service.http.schemas import answers_with
 from samovar.service.http.state import now_ms
 
 router = APIRouter(tags=["access"])
 
 
-@router.get("/me", responses=answers_with(Me))
+@router.get("/me", responses=answers_with(schemas.Me))
 def me(request: Request) -> Response:
     """Who asks, and what they may. Without a token that is known the role is null."""
     return answered(_principal_data(request, who_asks(request)))
@@ -28,7 +29,7 @@ class Login(Body):
     token: str = Field(max_length=500)
 
 
-@router.post("/session", responses=answers_with(Me))
+@router.post("/session", responses=answers_with(schemas.Me))
 def log_in(request: Request, body: Login) -> Response:
     """For pages: a session, by a cookie that no script can read and no other site can send."""
     app_state = app_state_of(request)

@@ -19,6 +19,7 @@ from samovar.service.alerts import labels
 from samovar.service.alerts.index import Alert
 from samovar.service.alerts.query import Search, counts, label_of, one, precisions, search, values, versions_of
 from samovar.service.auth import audit
+from samovar.service.http import schemas
 from samovar.service.http.masking import shown_text
 from samovar.service.http.request import (
     LEAST_MS,
@@ -32,16 +33,7 @@ from samovar.service.http.request import (
     json_text,
 )
 from samovar.service.http.routes.live import Position, Subscription, listen, read_position
-from samovar.service.http.schemas import (
-    AlertCounts,
-    AlertsPage,
-    AlertWhole,
-    LabelMade,
-    LabelName,
-    Precisions,
-    Spread,
-    answers_with,
-)
+from samovar.service.http.schemas import answers_with
 from samovar.service.http.state import AppState
 from samovar.service.masking.fields import Masks
 from samovar.service.masking.lineage import Flow
@@ -119,12 +111,12 @@ def found_alert(context: RequestContext, id: str) -> tuple[Alert, str]:
 # ---------------------------------------------------------------- search
 
 
-@router.get("", responses=answers_with(AlertsPage))
+@router.get("", responses=answers_with(schemas.AlertsPage))
 def find(
     context: Reading,
     rule: RuleNames = None,
     key: Word | None = None,
-    label: LabelName | None = None,
+    label: schemas.LabelName | None = None,
     from_ms: Annotated[Ms | None, Query(alias="from")] = None,
     to_ms: Annotated[Ms | None, Query(alias="to")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -142,14 +134,14 @@ def find(
     return answered({"alerts": alerts, **more})
 
 
-@router.get("/precision", responses=answers_with(Precisions))
+@router.get("/precision", responses=answers_with(schemas.Precisions))
 def precision(context: Reading) -> Response:
     """By rule: how alerts were labelled, and how precise the rule is by that."""
     found = precisions(context.app_state.index)
     return answered({"rules": [{"rule": rule, **found[rule]} for rule in sorted(found)]})
 
 
-@router.get("/counts", responses=answers_with(AlertCounts))
+@router.get("/counts", responses=answers_with(schemas.AlertCounts))
 def over_time(
     context: Reading,
     rule: RuleNames = None,
@@ -163,7 +155,7 @@ def over_time(
     return answered(counts(context.app_state.index, min(start, end), max(start, end), buckets, rule or ()))
 
 
-@router.get("/values", responses=answers_with(Spread))
+@router.get("/values", responses=answers_with(schemas.Spread))
 def spread(
     context: Reading,
     rule: Word,
@@ -235,7 +227,7 @@ async def live(
 # ---------------------------------------------------------------- one alert
 
 
-@router.get("/{alert}", responses=answers_with(AlertWhole))
+@router.get("/{alert}", responses=answers_with(schemas.AlertWhole))
 def show(context: Reading, alert: AlertId, around: Annotated[int, Query(ge=0, le=500)] = 100) -> Response:
     """One alert with its events, the key's other events around it, and why it was raised."""
     app_state, masks = context.app_state, context.masks
@@ -301,11 +293,11 @@ def _others(
 class LabelBody(Body):
     """What somebody says of an alert."""
 
-    label: LabelName
+    label: schemas.LabelName
     note: str = Field("", max_length=labels.MAX_NOTE)
 
 
-@router.put("/{alert}/label", responses=answers_with(LabelMade))
+@router.put("/{alert}/label", responses=answers_with(schemas.LabelMade))
 def put_label(context: Labelling, alert: AlertId, body: LabelBody) -> Response:
     """Say whether an alert was right. The newest label counts."""
     app_state, masks = context.app_state, context.masks

@@ -17,18 +17,11 @@ from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.explain.key_trace import key_candidates
 from samovar.patterns.syntax.tree import Rule, SessionForm
 from samovar.service.alerts.query import search
+from samovar.service.http import schemas
 from samovar.service.http.forwarding import answered_here, gathered
 from samovar.service.http.request import Body, Reading, RequestContext, answered, event_data
 from samovar.service.http.routes.alerts import alert_data
-from samovar.service.http.schemas import (
-    KeyEvents,
-    KeyResolved,
-    KeyShown,
-    KeysPage,
-    KeyWhy,
-    SessionsPage,
-    answers_with,
-)
+from samovar.service.http.schemas import answers_with
 from samovar.service.http.state import AppState
 from samovar.service.query.events import StreamEvent
 from samovar.service.query.key_events import Marks, ScanProgress, events_of_key, marks_of
@@ -60,7 +53,7 @@ class KeyAsked(Body):
     key: str = Field(min_length=1, max_length=1_000)
 
 
-@router.post("/keys/resolve", responses=answers_with(KeyResolved))
+@router.post("/keys/resolve", responses=answers_with(schemas.KeyResolved))
 def resolve(context: Reading, body: KeyAsked) -> Response:
     """What a key is called in addresses: where keys hold something marked, its pseudonym."""
     app_state, masks = context.app_state, context.masks
@@ -81,7 +74,7 @@ def resolve(context: Reading, body: KeyAsked) -> Response:
     return answered({"key_ref": masks.pseudonym(found.text)})
 
 
-@router.get("/keys", responses=answers_with(KeysPage))
+@router.get("/keys", responses=answers_with(schemas.KeysPage))
 def scan(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Keys that have state, of one rule or of all, over all nodes."""
     if rule is not None:
@@ -98,7 +91,7 @@ def _keys(context: RequestContext, tasks: Sequence[Task], rule: str | None, limi
     return keys_here(context.app_state, tasks, rule, SCANNED_KEYS if context.masks.is_on else limit + 1)
 
 
-@router.get("/sessions", responses=answers_with(SessionsPage))
+@router.get("/sessions", responses=answers_with(schemas.SessionsPage))
 def sessions(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Live sessions of a rule, over all nodes; of the first session rule where none is named."""
     name = session_rule(context.app_state, rule)
@@ -128,7 +121,7 @@ def session_rule(app_state: AppState, name: str | None) -> str:
     return found
 
 
-@router.get("/keys/{key}", responses=answers_with(KeyShown))
+@router.get("/keys/{key}", responses=answers_with(schemas.KeyShown))
 def show(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
     """What is held of a key: partial matches and what each waits for, sessions, history; and its newest alerts."""
     app_state, masks = context.app_state, context.masks
@@ -205,7 +198,7 @@ def held_key(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
 # ---------------------------------------------------------------- events, and why
 
 
-@router.get("/keys/{key}/events", responses=answers_with(KeyEvents))
+@router.get("/keys/{key}/events", responses=answers_with(schemas.KeyEvents))
 def events(context: Reading, key: KeyText, limit: Limit = 100, before: Before = None) -> Response:
     """The key's newest events, as far back as a bounded look through its partition goes.
 
@@ -218,7 +211,7 @@ def events(context: Reading, key: KeyText, limit: Limit = 100, before: Before = 
     return answered({"events": shown, "scanned": scanned.data()})
 
 
-@router.get("/keys/{key}/why", responses=answers_with(KeyWhy))
+@router.get("/keys/{key}/why", responses=answers_with(schemas.KeyWhy))
 def why(context: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200)]) -> Response:
     """Why a rule did or did not fire for a key, event by event."""
     app_state, masks = context.app_state, context.masks

@@ -11,9 +11,10 @@ from pydantic import Field
 
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
+from samovar.service.http import schemas
 from samovar.service.http.masking import hides_list, shown_item
 from samovar.service.http.request import Authoring, Body, NotedBody, Reading, RequestContext, answered
-from samovar.service.http.schemas import ListChanged, ListPlanned, ListShown, ListsShown, answers_with
+from samovar.service.http.schemas import answers_with
 from samovar.service.rules import lists
 from samovar.service.topology.rule_registry import read_rulebook
 
@@ -36,7 +37,7 @@ class Items(NotedBody):
     items: tuple[Item, ...] = Field(min_length=1, max_length=10_000)
 
 
-@router.get("/lists", responses=answers_with(ListsShown))
+@router.get("/lists", responses=answers_with(schemas.ListsShown))
 def show_lists(context: Reading) -> Response:
     """Shared lists as they are now."""
     app_state, masks = context.app_state, context.masks
@@ -47,7 +48,7 @@ def show_lists(context: Reading) -> Response:
     return answered({"lists": found})
 
 
-@router.get("/lists/{name}", responses=answers_with(ListShown))
+@router.get("/lists/{name}", responses=answers_with(schemas.ListShown))
 def show_list(context: Reading, name: ListName) -> Response:
     """A shared list: items, the rules that name it, and its changes, the newest first."""
     app_state, masks = context.app_state, context.masks
@@ -81,7 +82,7 @@ def show_list(context: Reading, name: ListName) -> Response:
     )
 
 
-@router.post("/lists/{name}/plan", responses=answers_with(ListPlanned))
+@router.post("/lists/{name}/plan", responses=answers_with(schemas.ListPlanned))
 def plan_list(context: Authoring, name: ListName, body: ListChange) -> Response:
     """What a change of a list would do to the rules that name it. Nothing is written."""
     app_state = context.app_state
@@ -95,7 +96,7 @@ def plan_list(context: Authoring, name: ListName, body: ListChange) -> Response:
     return answered({"list": name, "change": plan.number, **counts, "rules": rules})
 
 
-@router.post("/lists/{name}/add", responses=answers_with(ListChanged))
+@router.post("/lists/{name}/add", responses=answers_with(schemas.ListChanged))
 def add_items(context: Authoring, name: ListName, body: Items) -> Response:
     """Put items on a list, without publishing rules again."""
     app_state = context.app_state
@@ -104,7 +105,7 @@ def add_items(context: Authoring, name: ListName, body: Items) -> Response:
     return answered({"list": name, "items": len(found)})
 
 
-@router.post("/lists/{name}/remove", responses=answers_with(ListChanged))
+@router.post("/lists/{name}/remove", responses=answers_with(schemas.ListChanged))
 def remove_items(context: Authoring, name: ListName, body: Items) -> Response:
     """Take items from a list."""
     app_state = context.app_state

@@ -18,19 +18,12 @@ from samovar.common.errors import Refused
 from samovar.patterns.syntax.findings import to_json
 from samovar.service.backtest.masking import masked_backtest
 from samovar.service.backtest.run import backtest
+from samovar.service.http import schemas
 from samovar.service.http.jobs import Job, OnProgress
 from samovar.service.http.masking import hides_text, shown_text
 from samovar.service.http.request import LEAST_MS, MOST_MS, Authoring, NotedBody, Reading, RequestContext, answered
 from samovar.service.http.routes.rules import RuleName, RuleTextBody, checked, rule_to_run
-from samovar.service.http.schemas import (
-    JobBegun,
-    JobShown,
-    PlannedChange,
-    RuleChanged,
-    RuleDiff,
-    RuleHistory,
-    answers_with,
-)
+from samovar.service.http.schemas import answers_with
 from samovar.service.masking.fields import HIDDEN
 from samovar.service.rules import publishing
 from samovar.service.rules.change_plan import ChangePlan
@@ -75,14 +68,14 @@ class BacktestBody(RuleTextBody):
 # ---------------------------------------------------------------- changes
 
 
-@router.post("/rules/plan", responses=answers_with(PlannedChange))
+@router.post("/rules/plan", responses=answers_with(schemas.PlannedChange))
 def plan(context: Authoring, body: PublishBody) -> Response:
     """What publishing a rule would do: findings, the difference, what becomes of partial matches, the cold start."""
     found = _planned(context, body)
     return answered({"plan": _shown_plan(context, body.text, found), "digest": digest_of(found)})
 
 
-@router.post("/rules/publish", responses=answers_with(RuleChanged))
+@router.post("/rules/publish", responses=answers_with(schemas.RuleChanged))
 def publish(context: Authoring, body: PublishBody) -> Response:
     """Publish a rule. Containers take it between two batches, without a restart."""
     found = _planned(context, body)
@@ -134,19 +127,19 @@ def _changed(context: RequestContext, change: Callable[..., RuleEntry], *given: 
     return answered(entry_data(entry))
 
 
-@router.post("/rules/{rule}/disable", responses=answers_with(RuleChanged))
+@router.post("/rules/{rule}/disable", responses=answers_with(schemas.RuleChanged))
 def disable(context: Authoring, rule: RuleName, body: DisableBody) -> Response:
     """A rule runs no more, until it is enabled."""
     return _changed(context, publishing.disable, rule, context.name, body.note, drain=body.drain)
 
 
-@router.post("/rules/{rule}/enable", responses=answers_with(RuleChanged))
+@router.post("/rules/{rule}/enable", responses=answers_with(schemas.RuleChanged))
 def enable(context: Authoring, rule: RuleName, body: EnableBody) -> Response:
     """A rule that was disabled or in shadow runs, and may alert."""
     return _changed(context, publishing.enable, rule, context.name, body.note, shadow=body.shadow)
 
 
-@router.post("/rules/{rule}/rollback", responses=answers_with(RuleChanged))
+@router.post("/rules/{rule}/rollback", responses=answers_with(schemas.RuleChanged))
 def rollback(context: Authoring, rule: RuleName, body: RollingBack) -> Response:
     """An earlier text again, as a new number; without `to`, the one before."""
     return _changed(context, publishing.rollback, rule, context.name, body.note, body.to)
@@ -155,7 +148,7 @@ def rollback(context: Authoring, rule: RuleName, body: RollingBack) -> Response:
 # ---------------------------------------------------------------- what was
 
 
-@router.get("/rules/{rule}/history", responses=answers_with(RuleHistory))
+@router.get("/rules/{rule}/history", responses=answers_with(schemas.RuleHistory))
 def history(context: Reading, rule: RuleName) -> Response:
     """All numbers of a rule, the newest first, and where each took effect."""
     app_state = context.app_state
@@ -172,7 +165,7 @@ def history(context: Reading, rule: RuleName) -> Response:
     return answered({"entries": entries})
 
 
-@router.get("/rules/{rule}/diff", responses=answers_with(RuleDiff))
+@router.get("/rules/{rule}/diff", responses=answers_with(schemas.RuleDiff))
 def diff(context: Reading, rule: RuleName, a: Number, b: Number) -> Response:
     """Two numbers of a rule, line by line."""
     app_state, masks = context.app_state, context.masks
@@ -185,7 +178,7 @@ def diff(context: Reading, rule: RuleName, a: Number, b: Number) -> Response:
 # ---------------------------------------------------------------- backtests, and jobs
 
 
-@router.post("/rules/backtest", status_code=202, responses=answers_with(JobBegun, 202))
+@router.post("/rules/backtest", status_code=202, responses=answers_with(schemas.JobBegun, 202))
 def begin_backtest(context: Authoring, body: BacktestBody) -> Response:
     """Run a rule over history, as a job: GET /jobs/JOB tells how far it is, and then what it found."""
     app_state, masks = context.app_state, context.masks
@@ -202,13 +195,13 @@ def begin_backtest(context: Authoring, body: BacktestBody) -> Response:
     return answered({"job": job.number}, 202)
 
 
-@router.get("/jobs/{job}", responses=answers_with(JobShown))
+@router.get("/jobs/{job}", responses=answers_with(schemas.JobShown))
 def job(context: Reading, job: JobNumber) -> Response:
     """How far a job is, and its result."""
     return answered(_own_job(context, job, "A job is seen").data())
 
 
-@router.delete("/jobs/{job}", responses=answers_with(JobShown))
+@router.delete("/jobs/{job}", responses=answers_with(schemas.JobShown))
 def cancel(context: Authoring, job: JobNumber) -> Response:
     """Cancel a job: one's own, or as an operator anybody's."""
     found = _own_job(context, job, "It is cancelled")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -25,31 +24,11 @@ from samovar.patterns.syntax import functions
 from samovar.patterns.syntax.findings import Finding, has_errors, to_json
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.query import precisions
+from samovar.service.http import masking, schemas
 from samovar.service.http.dry_run import try_rule
-from samovar.service.http.masking import (
-    given_lists,
-    hidden_params,
-    hides_list,
-    hides_text,
-    refuse_hidden,
-    shown_item,
-    shown_params,
-    shown_text,
-)
 from samovar.service.http.problems import RefusedWithErrors
 from samovar.service.http.request import Authoring, Body, Reading, RequestContext, answered
-from samovar.service.http.schemas import (
-    CheckShown,
-    Completions,
-    DryRunShown,
-    ExplanationShown,
-    FunctionShown,
-    RulesShown,
-    RuleWhole,
-    TestsShown,
-    answers_with,
-    fields_of,
-)
+from samovar.service.http.schemas import answers_with, fields_of
 from samovar.service.http.state import AppState
 from samovar.service.masking.fields import HIDDEN, Masks, not_compared
 from samovar.service.rules.explain import document
@@ -79,7 +58,7 @@ class DryRunBody(RuleTextBody):
 # ---------------------------------------------------------------- the rules of the service
 
 
-@router.get("/rules", responses=answers_with(RulesShown))
+@router.get("/rules", responses=answers_with(schemas.RulesShown))
 def rules(context: Reading) -> Response:
     """All rules with their versions, and how precise they are by their labels."""
     app_state = context.app_state
@@ -119,7 +98,7 @@ def rule_data(app_state: AppState, name: str, judged: Mapping[str, Any]) -> dict
     }
 
 
-@router.get("/rules/{rule}", responses=answers_with(RuleWhole))
+@router.get("/rules/{rule}", responses=answers_with(schemas.RuleWhole))
 def rule(context: Reading, rule: RuleName) -> Response:
     """One rule with its text."""
     app_state, masks = context.app_state, context.masks
@@ -129,10 +108,13 @@ def rule(context: Reading, rule: RuleName) -> Response:
     found = found or app_state.rule_cache.rule(rule)
     lists = {}
     for name, items in found.lists.items():
-        is_hidden = hides_list(app_state, masks, name)
-        lists[name] = [shown_item(masks, name, item) if is_hidden else item for item in items]
+        is_hidden = masking.hides_list(app_state, masks, name)
+        lists[name] = [masking.shown_item(masks, name, item) if is_hidden else item for item in items]
     own = rule_data(app_state, rule, precisions(app_state.index).get(rule, {}))
-    text, params = shown_text(app_state, masks, found.text), shown_params(app_state, masks, found.params)
+    text, params = (
+        masking.shown_text(app_state, masks, found.text),
+        masking.shown_params(app_state, masks, found.params),
+    )
     return answered(own | {"text": text, "params": params, "lists": lists})
 
 
@@ -147,7 +129,7 @@ def svg(context: Reading, rule: RuleName) -> Response:
     found = app_state.rule_cache.rule(rule)
     if masks.is_on:  # as its text has it, with no list from elsewhere
         found = load_text(found.text, params=found.params).rule or found
-    if hides_text(app_state, masks, found.text):
+    if masking.hides_text(app_state, masks, found.text):
         fields = sorted({each.rpartition(".")[2] for each in masks.hidden})
         raise not_compared(fields, "the drawing of a rule that names values of it")
     return Response(draw_svg(found), media_type="image/svg+xml")
@@ -163,7 +145,7 @@ def checked(app_state: AppState, text: str, masks: Masks | None = None) -> tuple
     schema, streams = schema_of(settings.streams), app_state.settings.streams
     lists, params = dict(lists_of(settings)), dict(settings.params)
     if masks is not None:
-        lists, hidden = given_lists(app_state, masks, lists), hidden_params(app_state, masks, params)
+        lists, hidden = masking.given_lists(app_state, masks, lists), masking.hidden_params(app_state, masks, params)
         params = {name: value for name, value in params.items() if name not in hidden}
     loaded = load_given(text, "<rule>", params, lists, schema)
     rule, found = loaded.rule, list(loaded.findings)
@@ -195,7 +177,7 @@ def refuse_bad(context: RequestContext, text: str) -> Rule:
 def rule_to_run(context: RequestContext, text: str) -> Rule:
     """A rule with all its lists, to be run over events; what is wrong with it is told as far as it may be seen."""
     app_state, masks = context.app_state, context.masks
-    refuse_hidden(app_state, masks, refuse_bad(context, text))
+    masking.refuse_hidden(app_state, masks, refuse_bad(context, text))
     found, _ = checked(app_state, text)
     if found is None:
         raise Refused("rule-errors", "the rule has errors with the lists as they are", "An operator can see them.")
@@ -203,7 +185,7 @@ def rule_to_run(context: RequestContext, text: str) -> Rule:
     return found
 
 
-@router.post("/rules/check", responses=answers_with(CheckShown))
+@router.post("/rules/check", responses=answers_with(schemas.CheckShown))
 def check(context: Reading, body: RuleTextBody) -> Response:
     """Every error of a rule's text and every finding of the lint, and what the rule costs."""
     found, findings = checked(context.app_state, body.text, context.masks)
@@ -218,7 +200,7 @@ def check(context: Reading, body: RuleTextBody) -> Response:
     )
 
 
-@router.post("/rules/test", responses=answers_with(TestsShown))
+@router.post("/rules/test", responses=answers_with(schemas.TestsShown))
 def test(context: Authoring, body: RuleTextBody) -> Response:
     """Run the tests inside a rule's text."""
     found, findings = checked(context.app_state, body.text, context.masks)
@@ -229,14 +211,14 @@ def test(context: Authoring, body: RuleTextBody) -> Response:
     return answered(told | {"ok": found is not None, "tests": [json_of_result(each) for each in results]})
 
 
-@router.post("/rules/explain", responses=answers_with(ExplanationShown))
+@router.post("/rules/explain", responses=answers_with(schemas.ExplanationShown))
 def explain(context: Reading, body: RuleTextBody) -> Response:
     """A rule in plain English, drawn, and what it costs."""
     found = refuse_bad(context, body.text)
     return answered(document(found) | {"svg": draw_svg(found)})
 
 
-@router.post("/rules/try", responses=answers_with(DryRunShown))
+@router.post("/rules/try", responses=answers_with(schemas.DryRunShown))
 def try_it(context: Authoring, body: DryRunBody) -> Response:
     """Run a rule over recent events, and show what it would have raised. Nothing is published."""
     found = rule_to_run(context, body.text)
@@ -246,13 +228,13 @@ def try_it(context: Authoring, body: DryRunBody) -> Response:
 # ---------------------------------------------------------------- completion
 
 
-@router.get("/completions", responses=answers_with(Completions))
+@router.get("/completions", responses=answers_with(schemas.Completions))
 def completions(context: Reading) -> Response:
     """What can stand in a rule: fields by event type, functions, parameters and lists."""
     app_state = context.app_state
     settings = app_state.settings
     schema = schema_of(settings.streams)
-    own = [fields_of(FunctionShown, each) for each in functions.FUNCTIONS.values()]
+    own = [fields_of(schemas.FunctionShown, each) for each in functions.FUNCTIONS.values()]
     return answered(
         {
             "types": dict.fromkeys(settings.streams) if schema is None else schema.types,
@@ -260,7 +242,7 @@ def completions(context: Reading) -> Response:
             "aggregates": list(functions.AGGREGATES),
             "history": list(functions.HISTORY),
             "keywords": KEYWORDS,
-            "params": json.loads(json.dumps(shown_params(app_state, context.masks, settings.params), default=str)),
+            "params": masking.shown_params(app_state, context.masks, settings.params),
             "lists": list(settings.lists),
         }
     )

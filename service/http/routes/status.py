@@ -8,19 +8,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from samovar.common.errors import Refused
+from samovar.service.http import schemas
 from samovar.service.http.metrics import exposition
 from samovar.service.http.request import Reading, answered, app_state_of
-from samovar.service.http.schemas import (
-    CaughtUp,
-    Live,
-    ReadyShown,
-    Restores,
-    RulesCounted,
-    Samples,
-    SnapshotsShown,
-    StatusShown,
-    answers_with,
-)
+from samovar.service.http.schemas import answers_with
 from samovar.service.http.status_poller import LOOK_EVERY_S
 from samovar.service.masking.fields import HIDDEN
 from samovar.state.snapshots import Snapshot, listed
@@ -34,13 +25,13 @@ COUNTED = ("matches", "suppressed", "live_partials", "dropped", "seconds")  # of
 # ---------------------------------------------------------------- probes: no token, nothing told but yes or no
 
 
-@probes.get("/live", responses=answers_with(Live))
+@probes.get("/live", responses=answers_with(schemas.Live))
 def live() -> Response:
     """The process answers. It does so during a restore, too."""
     return answered({"live": True})
 
 
-@probes.get("/ready", responses=answers_with(ReadyShown, 200, 503))
+@probes.get("/ready", responses=answers_with(schemas.ReadyShown, 200, 503))
 def ready(request: Request) -> Response:
     """The process answers, the log answers it, and containers are in the group."""
     app_state, why = app_state_of(request), None
@@ -57,7 +48,7 @@ def ready(request: Request) -> Response:
     return answered({"ready": why is None, "why": why}, 200 if why is None else 503)
 
 
-@probes.get("/caught-up", responses=answers_with(CaughtUp, 200, 503))
+@probes.get("/caught-up", responses=answers_with(schemas.CaughtUp, 200, 503))
 def caught_up(request: Request) -> Response:
     """All tasks run, and no record waits for long."""
     app_state = app_state_of(request)
@@ -73,7 +64,7 @@ def caught_up(request: Request) -> Response:
 # ---------------------------------------------------------------- status
 
 
-@router.get("/status", responses=answers_with(StatusShown))
+@router.get("/status", responses=answers_with(schemas.StatusShown))
 def status(context: Reading) -> Response:
     """Containers, tasks, lag, event time, restores."""
     app_state = context.app_state
@@ -89,14 +80,14 @@ def status(context: Reading) -> Response:
     return answered(found | more | {"trouble": app_state.watch.trouble})
 
 
-@router.get("/status/history", responses=answers_with(Samples))
+@router.get("/status/history", responses=answers_with(schemas.Samples))
 def history(context: Reading, minutes: Annotated[float, Query(gt=0, le=30)] = 15) -> Response:
     """The looks of the last minutes, as this process took them."""
     samples = context.app_state.watch.samples(minutes)
     return answered({"every_ms": int(LOOK_EVERY_S * 1000), "samples": samples})
 
 
-@router.get("/status/rules", responses=answers_with(RulesCounted))
+@router.get("/status/rules", responses=answers_with(schemas.RulesCounted))
 def rules(context: Reading) -> Response:
     """What each rule did since the containers started."""
     found: dict[str, dict[str, float]] = {}
@@ -110,7 +101,7 @@ def rules(context: Reading) -> Response:
     return answered({"rules": counts})
 
 
-@router.get("/status/restores", responses=answers_with(Restores))
+@router.get("/status/restores", responses=answers_with(schemas.Restores))
 def restores(context: Reading) -> Response:
     """Tasks that restore, and how far they are."""
     tasks = [task.data() for task in context.app_state.watch.latest.status.tasks if task.restore is not None]
@@ -118,7 +109,7 @@ def restores(context: Reading) -> Response:
     return answered({"restores": named})
 
 
-@router.get("/snapshots", responses=answers_with(SnapshotsShown))
+@router.get("/snapshots", responses=answers_with(schemas.SnapshotsShown))
 def snapshots(context: Reading) -> Response:
     """Snapshots on this node."""
     tasks = []

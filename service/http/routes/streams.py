@@ -21,20 +21,10 @@ from samovar.patterns.engine.avro.write import AvroValueError
 from samovar.patterns.engine.decoder import Decoder
 from samovar.service.auth import audit
 from samovar.service.config.models import Stream
+from samovar.service.http import schemas
 from samovar.service.http.problems import RefusedWithErrors
 from samovar.service.http.request import Body, Ingesting, Operating, Reading, answered, event_data
-from samovar.service.http.schemas import (
-    AuditTrail,
-    EventsShown,
-    EventsWritten,
-    LatePage,
-    LettersPage,
-    Redriven,
-    StreamShown,
-    StreamsShown,
-    answers_with,
-    fields_of,
-)
+from samovar.service.http.schemas import answers_with, fields_of
 from samovar.service.http.state import AppState
 from samovar.service.masking.fields import HIDDEN, Masks
 from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, readable_by
@@ -60,7 +50,7 @@ def stream_of(app_state: AppState, name: str) -> Stream:
     return streams[name]
 
 
-@router.get("/streams", responses=answers_with(StreamsShown))
+@router.get("/streams", responses=answers_with(schemas.StreamsShown))
 def streams(context: Reading) -> Response:
     """The inputs of the service."""
     settings = context.app_state.settings
@@ -68,11 +58,11 @@ def streams(context: Reading) -> Response:
     found = []
     for name, stream in settings.streams.items():
         partitions = topics[stream.topic].partitions if stream.topic in topics else None
-        found.append(fields_of(StreamShown, stream, stream=name, pii=list(stream.pii), partitions=partitions))
+        found.append(fields_of(schemas.StreamShown, stream, stream=name, pii=list(stream.pii), partitions=partitions))
     return answered({"streams": found})
 
 
-@router.get("/streams/{stream}/events", responses=answers_with(EventsShown))
+@router.get("/streams/{stream}/events", responses=answers_with(schemas.EventsShown))
 def newest(context: Reading, stream: StreamName, limit: Limit = 50) -> Response:
     """The newest events of a stream."""
     stream_of(context.app_state, stream)
@@ -82,7 +72,7 @@ def newest(context: Reading, stream: StreamName, limit: Limit = 50) -> Response:
 
 @router.post(
     "/streams/{stream}/events",
-    responses=answers_with(EventsWritten),
+    responses=answers_with(schemas.EventsWritten),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -148,7 +138,7 @@ def _bad_events(masks: Masks, stream: str, faults: list[tuple[int, int | None, s
 # ---------------------------------------------------------------- dead letters and late events
 
 
-@router.get("/dead-letters", responses=answers_with(LettersPage))
+@router.get("/dead-letters", responses=answers_with(schemas.LettersPage))
 def dead_letters(
     context: Reading,
     reason: Annotated[list[str] | None, Query(max_length=50)] = None,
@@ -173,7 +163,7 @@ class RedriveBody(Body):
     dry_run: bool = True
 
 
-@router.post("/dead-letters/redrive", responses=answers_with(Redriven))
+@router.post("/dead-letters/redrive", responses=answers_with(schemas.Redriven))
 def redrive_letters(context: Operating, body: RedriveBody) -> Response:
     """Put dead letters back to where they came from, each at most once. With `dry_run` only say what would be done."""
     app_state = context.app_state
@@ -204,7 +194,7 @@ def _letter(text: str) -> LetterPlace:
     return LetterPlace(int(partition), int(offset))
 
 
-@router.get("/late", responses=answers_with(LatePage))
+@router.get("/late", responses=answers_with(schemas.LatePage))
 def late(context: Reading, limit: Limit = 50) -> Response:
     """Events that came behind event time and were put aside, newest first."""
     app_state, masks = context.app_state, context.masks
@@ -233,8 +223,7 @@ def _late(record: TopicRecord) -> dict[str, Any]:
 # ---------------------------------------------------------------- who changed what
 
 
-@router.get("/audit", responses=answers_with(AuditTrail))
+@router.get("/audit", responses=answers_with(schemas.AuditTrail))
 def trail(context: Operating, limit: Limit = 50) -> Response:
     """Who changed what, newest first."""
-    found = audit.entries(context.app_state.log, context.app_state.settings, limit)
-    return answered({"entries": [each.data() for each in found]})
+    return answered({"entries": audit.entries(context.app_state.log, context.app_state.settings, limit)})

@@ -19,19 +19,11 @@ from pydantic import Field
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.auth import audit
+from samovar.service.http import schemas
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.masking import flows_of_view
 from samovar.service.http.request import Body, Operating, Reading, RequestContext, answered, json_text
-from samovar.service.http.schemas import (
-    JobBegun,
-    ViewRolledBack,
-    ViewRows,
-    ViewsShown,
-    ViewVersion,
-    ViewWhole,
-    answers_with,
-    fields_of,
-)
+from samovar.service.http.schemas import answers_with, fields_of
 from samovar.service.http.state import AppState
 from samovar.service.masking.fields import Masks, not_compared
 from samovar.service.masking.lineage import Flow
@@ -82,13 +74,13 @@ class BuildViewBody(Body):
     anew: bool = False
 
 
-@router.get("/views", responses=answers_with(ViewsShown))
+@router.get("/views", responses=answers_with(schemas.ViewsShown))
 def views(context: Reading) -> Response:
     """All views, and what is published of each."""
     return answered({"views": [view_data(context, each) for each in list_views(context.app_state.settings)]})
 
 
-@router.post("/views/{name}/query", responses=answers_with(ViewRows))
+@router.post("/views/{name}/query", responses=answers_with(schemas.ViewRows))
 def query(context: Reading, name: ViewName, body: Query) -> Response:
     """Rows of a view as it is published now."""
     settings = context.app_state.settings
@@ -167,18 +159,18 @@ def _filter(body: Query) -> ds.Expression | None:
 # ---------------------------------------------------------------- versions
 
 
-@router.get("/views/{name}", responses=answers_with(ViewWhole))
+@router.get("/views/{name}", responses=answers_with(schemas.ViewWhole))
 def view(context: Reading, name: ViewName) -> Response:
     """A view, and every version of it that is kept, the newest first."""
     settings = context.app_state.settings
     found = show(settings, name)
     store = ViewStore(settings.views.store, name)
     kept = [store.manifest(version) for version in reversed(found.versions)]
-    versions = [fields_of(ViewVersion, each, made=each.made_ms) for each in kept]
+    versions = [fields_of(schemas.ViewVersion, each, made=each.made_ms) for each in kept]
     return answered({**view_data(context, found), "kept": versions})
 
 
-@router.post("/views/{name}/rollback", responses=answers_with(ViewRolledBack))
+@router.post("/views/{name}/rollback", responses=answers_with(schemas.ViewRolledBack))
 def rollback(context: Operating, name: ViewName, body: RollingBackView) -> Response:
     """Show an earlier version again; without `to`, the one before. Nothing is deleted."""
     app_state = context.app_state
@@ -189,7 +181,7 @@ def rollback(context: Operating, name: ViewName, body: RollingBackView) -> Respo
     return answered({"view": name, "version": made.version, "rows": made.rows, "made": made.made_ms})
 
 
-@router.post("/views/{name}/refresh", status_code=202, responses=answers_with(JobBegun, 202))
+@router.post("/views/{name}/refresh", status_code=202, responses=answers_with(schemas.JobBegun, 202))
 def refresh(context: Operating, name: ViewName, body: BuildViewBody) -> Response:
     """Make a new version, as a job: GET /jobs/JOB tells how far it is, and then what was made."""
     app_state = context.app_state

@@ -118,10 +118,8 @@ class Follower:
         starts: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
         for topic in topics.values():
-            if topic.name == self._access:
-                stored = {0: self._tokens.next}  # what was before has been folded, removals included
-            else:
-                stored = self._index.positions(topic)
+            is_access = topic.name == self._access  # what was before has been folded, removals included
+            stored = {0: self._tokens.next} if is_access else self._index.positions(topic)
             places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
             for at, (begin, end) in self._log.bounds(places).items():
                 first = max(begin, end - self._index.most) if topic.name == self._alerts else begin

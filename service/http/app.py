@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
 
 from samovar import __version__
@@ -55,18 +55,9 @@ PAGES = Path(__file__).resolve().parent / "web" / "static"
 KINDS = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
-    ".ico": "image/x-icon",
     ".js": "text/javascript; charset=utf-8",
-    ".json": "application/json",
-    ".map": "application/json",
-    ".png": "image/png",
     ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
-    ".webmanifest": "application/manifest+json",
-    ".woff2": "font/woff2",
 }
-NO_PAGES = "The pages are not built here. The API is at /api/v1, described at /api/v1/openapi.json.\n"
-
 STOP_S = 3  # for listeners to be told that it ends
 # Python's threads take turns. With its 5 ms, a question that waits for the log thirty times would wait as often for the
 # loop that serves the listeners.
@@ -159,11 +150,9 @@ def _serve_pages(app: FastAPI) -> None:
     files = {f"/{path.relative_to(PAGES).as_posix()}": path for path in found}
 
     @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
-    def page(request: Request) -> Response:
+    def page(request: Request) -> FileResponse:
         asked = request.url.path
         if asked.startswith("/api/") or (Path(asked).suffix and asked not in files):
             raise HTTPException(404, "there is nothing here")
-        file = files.get(asked, files.get("/index.html"))
-        if file is None:
-            return Response(NO_PAGES, media_type="text/plain; charset=utf-8")
+        file = files.get(asked, files["/index.html"])
         return FileResponse(file, media_type=KINDS[file.suffix], headers={"Cache-Control": "no-cache"})

@@ -95,17 +95,11 @@ def need(right: str) -> Callable[[Request], RequestContext]:
     def check(request: Request) -> RequestContext:
         who = who_asks(request)
         if who.role is None:
-            raise Refused(
-                "access-token",
-                "this needs an API token that is known",
-                "Send `Authorization: Bearer TOKEN`; `samovar tokens add` makes one.",
-            )
+            hint = "Send `Authorization: Bearer TOKEN`; `samovar tokens add` makes one."
+            raise Refused("access-token", "this needs an API token that is known", hint)
         if not who.may(right):
-            raise Refused(
-                "access-role",
-                f"the role {who.role.word} may not do this",
-                f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it.",
-            )
+            hint = f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it."
+            raise Refused("access-role", f"the role {who.role.word} may not do this", hint)
         context = RequestContext(request, who)
         app_state = context.app_state
         path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)

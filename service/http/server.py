@@ -65,11 +65,9 @@ def bound(host: str, port: int) -> socket.socket:
         made.bind((host, port))
     except OSError as error:
         made.close()
-        raise Refused(
-            "http-port-taken",
-            f"{host}:{port} cannot be served at: {error.strerror or error}",
-            "Choose another port with --port, or end the process that has it.",
-        ) from error
+        hint = "Choose another port with --port, or end the process that has it."
+        what = f"{host}:{port} cannot be served at: {error.strerror or error}"
+        raise Refused("http-port-taken", what, hint) from error
     return made
 
 
@@ -106,11 +104,8 @@ def client_context(tls: TlsSettings | None) -> ssl.SSLContext:
     try:
         made = ssl.create_default_context(cafile=None if tls is None else tls.ca)
     except OSError as error:
-        raise Refused(
-            "tls-files",
-            f"`http.tls.ca` cannot be used: {error.strerror or error}",
-            "Give a PEM file with the certificates of the authorities that signed those of all nodes.",
-        ) from error
+        hint = "Give a PEM file with the certificates of the authorities that signed those of all nodes."
+        raise Refused("tls-files", f"`http.tls.ca` cannot be used: {error.strerror or error}", hint) from error
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     return made
 

@@ -37,11 +37,8 @@ def position_text(position: Mapping[int, int]) -> str:
 def read_position(text: str, partitions: int) -> Position:
     parts = text.split(".")
     if len(parts) != partitions or not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts):
-        raise Refused(
-            "bad-position",
-            f"`{text[:80]}` is no position in the alerts",
-            f"Give the id of the last event that came, {partitions} numbers with dots between them; or none.",
-        )
+        hint = f"Give the id of the last event that came, {partitions} numbers with dots between them; or none."
+        raise Refused("bad-position", f"`{text[:80]}` is no position in the alerts", hint)
     return dict(enumerate(map(int, parts)))
 
 

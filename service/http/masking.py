@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from samovar.common.errors import Refused
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.service.alerts.query import versions_of
-from samovar.service.masking.fields import HIDDEN, Masks, names_values
+from samovar.service.masking.fields import HIDDEN, names_values
 from samovar.service.masking.lineage import Flow
 from samovar.service.topology.ruleset import lists_of
 from samovar.service.views.files import table_name
@@ -21,6 +21,7 @@ from samovar.service.views.sources import stream_tables
 
 if TYPE_CHECKING:
     from samovar.patterns.syntax.tree import Rule
+    from samovar.service.http.request import RequestContext
     from samovar.service.http.state import AppState
     from samovar.service.views.store import ViewManifest
 
@@ -43,63 +44,61 @@ def known_lists(app_state: AppState) -> dict[str, bool]:
     return {name: is_clear and not any(f"${name}" in text for text in unread) for name, is_clear in found.items()}
 
 
-def hides_list(app_state: AppState, masks: Masks, name: str) -> bool:
+def hides_list(context: RequestContext, name: str) -> bool:
     """Whether a list may hold marked values: one that no rule has is not known to be clear."""
-    return masks.is_on and not known_lists(app_state).get(name, False)
+    return context.masks.is_on and not known_lists(context.app_state).get(name, False)
 
 
-def shown_item(masks: Masks, name: str, item: Any) -> Any:
+def shown_item(context: RequestContext, name: str, item: Any) -> Any:
     """An item of a list that is hidden. Those who put items on lists learn no pseudonym that is used elsewhere."""
-    return masks.pseudonym(item, f"list {name}")
+    return context.masks.pseudonym(item, f"list {name}")
 
 
-def given_lists(app_state: AppState, masks: Masks, lists: Mapping[str, Any]) -> dict[str, Any]:
+def given_lists(context: RequestContext, lists: Mapping[str, Any]) -> dict[str, Any]:
     """The lists that a rule's text may be read with: in place of one that is hidden, what the text itself declares."""
-    known = known_lists(app_state) if masks.is_on else dict.fromkeys(lists, True)
+    known = known_lists(context.app_state) if context.masks.is_on else dict.fromkeys(lists, True)
     return {name: items for name, items in lists.items() if known.get(name, False)}
 
 
-def hidden_params(app_state: AppState, masks: Masks, params: Mapping[str, Any]) -> frozenset[str]:
+def hidden_params(context: RequestContext, params: Mapping[str, Any]) -> frozenset[str]:
     """Parameters whose values a rule compares with a marked field."""
-    if not masks.is_on:
+    if not context.masks.is_on:
         return frozenset()
-    rules = app_state.rule_cache.get().rules.values()
-    quotes = {value for rule in rules for value in app_state.lineage.of(rule).quotes}
+    rules, lineage = context.app_state.rule_cache.get().rules.values(), context.app_state.lineage
+    quotes = {value for rule in rules for value in lineage.of(rule).quotes}
     return frozenset(name for name, value in params.items() if value in quotes)
 
 
-def shown_params(app_state: AppState, masks: Masks, params: Mapping[str, Any]) -> dict[str, Any]:
-    hidden = hidden_params(app_state, masks, params)
+def shown_params(context: RequestContext, params: Mapping[str, Any]) -> dict[str, Any]:
+    hidden = hidden_params(context, params)
     return {name: HIDDEN if name in hidden else value for name, value in params.items()}
 
 
-def refuse_hidden(app_state: AppState, masks: Masks, rule: Rule) -> None:
+def refuse_hidden(context: RequestContext, rule: Rule) -> None:
     """Refuses a rule that would be run with values that are hidden from who wrote it: whatever it compares them with,
     what it finds tells which they are.
     """
-    if not masks.is_on:
+    if not context.masks.is_on:
         return
-    site = app_state.rule_cache.get().site
-    settings = app_state.settings if site is None else site.settings
-    known, params = known_lists(app_state), hidden_params(app_state, masks, settings.params)
+    site = context.app_state.rule_cache.get().site
+    settings = context.settings if site is None else site.settings
+    known, params = known_lists(context.app_state), hidden_params(context, settings.params)
     hidden = [name for name in rule.lists if not known.get(name, name not in lists_of(settings))]
     hidden += [name for name in rule.params if name in params]
     if hidden:
-        raise Refused(
-            "pii-comparison",
-            f"{', '.join(f'`${name}`' for name in hidden)}: values that are marked pii, and what the rule finds would"
-            " tell which",
-            "Ask somebody with the role operator, or declare a list or parameter of another name in the rule.",
-        )
+        names = ", ".join(f"`${name}`" for name in hidden)
+        what = f"{names}: values that are marked pii, and what the rule finds would tell which"
+        hint = "Ask somebody with the role operator, or declare a list or parameter of another name in the rule."
+        raise Refused("pii-comparison", what, hint)
 
 
-def hides_text(app_state: AppState, masks: Masks, text: str) -> bool:
+def hides_text(context: RequestContext, text: str) -> bool:
     """Whether a rule's text names values of marked fields, or nobody can read what it names."""
-    return masks.is_on and names_values(app_state.lineage, text)
+    return context.masks.is_on and names_values(context.app_state.lineage, text)
 
 
-def shown_text(app_state: AppState, masks: Masks, text: str) -> str:
-    return HIDDEN if hides_text(app_state, masks, text) else text
+def shown_text(context: RequestContext, text: str) -> str:
+    return HIDDEN if hides_text(context, text) else text
 
 
 # ---------------------------------------------------------------- columns of views

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import NOBODY, RIGHTS, Principal
 from samovar.service.http.state import AppState, Credential
-from samovar.service.masking.fields import Masks
 from samovar.service.query.events import StreamEvent
 
 API = "/api/v1"
@@ -70,23 +69,21 @@ def cookie_of(app_state: AppState) -> str:
 
 
 class RequestContext:
-    """A request that was let in."""
+    """A request that was let in: who asks, what they may see, and what is needed to answer."""
 
     def __init__(self, request: Request, who: Principal) -> None:
-        self.request, self.who = request, who
+        self.request, self.who, self.name = request, who, who.name or "nobody"
         self.app_state = app_state_of(request)
+        self.settings, self.log = self.app_state.settings, self.app_state.log
+        self.masks = self.app_state.masks(who)
 
     def is_still_allowed(self) -> bool:
         """For answers that go on: whether the caller is still who they were."""
         return self.app_state.who(credential_of(self.request), is_new=False) == self.who
 
-    @property
-    def masks(self) -> Masks:
-        return self.app_state.masks(self.who)
-
-    @property
-    def name(self) -> str:
-        return self.who.name or "nobody"
+    def record(self, what: str, detail: Mapping[str, Any]) -> None:
+        """Writes down a change in the audit trail."""
+        self.app_state.trail.record(self.name, what, detail)
 
 
 def need(right: str) -> Callable[[Request], RequestContext]:
@@ -120,9 +117,9 @@ Operating = Annotated[RequestContext, Depends(need("operate"))]
 Ingesting = Annotated[RequestContext, Depends(need("ingest"))]
 
 
-def event_data(masks: Masks, event: StreamEvent) -> dict[str, Any]:
+def event_data(context: RequestContext, event: StreamEvent) -> dict[str, Any]:
     """An event as JSON, with what may not be seen hidden."""
-    return event.data() | {"event": masks.event(event.stream, event.event)}
+    return event.data() | {"event": context.masks.event(event.stream, event.event)}
 
 
 def answered(data: Any, status: int = 200) -> Response:

@@ -69,7 +69,7 @@ class SinkTarget(Protocol):
 def signature(secret: str, at_s: int, body: bytes) -> str:
     """
     >>> signature("0123456789abcdef", 1700000000, b"{}")[:27]
-    't=1700000000,v1=fbdc05d7cf8'
+    't=1700000000,v1=e4f8e2ecae2'
     """
     made = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at_s},v1={made}"

@@ -18,7 +18,6 @@ from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts import labels
 from samovar.service.alerts.index import Alert
 from samovar.service.alerts.query import Search, counts, label_of, one, precisions, search, values, versions_of
-from samovar.service.auth import audit
 from samovar.service.http import schemas
 from samovar.service.http.masking import shown_text
 from samovar.service.http.request import (
@@ -34,8 +33,6 @@ from samovar.service.http.request import (
 )
 from samovar.service.http.routes.live import Position, Subscription, listen, read_position
 from samovar.service.http.schemas import answers_with
-from samovar.service.http.state import AppState
-from samovar.service.masking.fields import Masks
 from samovar.service.masking.lineage import Flow
 from samovar.service.query.events import Place, StreamEvent, value_at
 from samovar.service.query.key_lookup import lookup
@@ -58,8 +55,9 @@ AlertId = Annotated[str, Path(max_length=100)]
 # ---------------------------------------------------------------- an alert as JSON
 
 
-def alert_data(app_state: AppState, masks: Masks, alert: Alert, label: str) -> dict[str, Any]:
+def alert_data(context: RequestContext, alert: Alert, label: str) -> dict[str, Any]:
     """An alert for people: with its rule's title, and what may not be seen hidden."""
+    app_state, masks = context.app_state, context.masks
     match, loaded = alert.match, app_state.rule_cache.get()
     rule = loaded.rules.get(alert.rule)
     # Of an alert with very many events only the first are listed, and `events` has their number.
@@ -128,7 +126,7 @@ def find(
     text, versions, but = (None, None, ()) if wanted is None else (wanted.text, wanted.versions, wanted.but_versions)
     place = masks.real_place(after) if after is not None and app_state.lineage.any else after
     found = search(app_state.index, Search(rule or (), text, label, from_ms, to_ms, limit, place, versions, but))
-    alerts = [alert_data(app_state, masks, alert, name) for alert, name in found.alerts]
+    alerts = [alert_data(context, alert, name) for alert, name in found.alerts]
     next_ = masks.place(found.next) if found.next is not None and app_state.lineage.any else found.next
     more = {"next": next_, "total": found.total, "total_is_exact": found.is_exact}
     return answered({"alerts": alerts, **more})
@@ -203,7 +201,7 @@ async def live(
         """An alert's JSON, the same for all who may see as much."""
         texts, known = app_state.live_texts, (alert.id, masks.is_on)
         if known not in texts:
-            texts[known] = json_text(alert_data(app_state, masks, alert, "open"))
+            texts[known] = json_text(alert_data(context, alert, "open"))
             while len(texts) > LIVE_TEXTS:
                 texts.popitem(last=False)
         return texts[known]
@@ -230,54 +228,53 @@ async def live(
 @router.get("/{alert}", responses=answers_with(schemas.AlertWhole))
 def show(context: Reading, alert: AlertId, around: Annotated[int, Query(ge=0, le=500)] = 100) -> Response:
     """One alert with its events, the key's other events around it, and why it was raised."""
-    app_state, masks = context.app_state, context.masks
     found, label = found_alert(context, alert)
-    own = alert_data(app_state, masks, found, label)
-    known = label_of(app_state.index, found.id)
-    more = timeline(app_state, masks, found, around)
+    own = alert_data(context, found, label)
+    known = label_of(context.app_state.index, found.id)
+    more = timeline(context, found, around)
     return answered({**own, **more, "labels": [] if known is None else [known]})
 
 
-def timeline(app_state: AppState, masks: Masks, alert: Alert, around: int) -> dict[str, Any]:
+def timeline(context: RequestContext, alert: Alert, around: int) -> dict[str, Any]:
     """An alert's events in time: those that it matched, the key's others around them, and what the rule made of each.
     An alert's places name topics, what is shown streams.
     """
-    match = alert.match
+    app_state, match = context.app_state, alert.match
     steps: dict[Place, str] = {tuple(place): name for name, places in match["steps"].items() for place in places}
     wanted = list(steps)[:READ_MOST]
     found = app_state.events.at(wanted)
     loaded = app_state.rule_cache.get()
     rule = loaded.of_version(alert.rule, match["version"])
     known = rule or loaded.rules.get(alert.rule)
-    others = _others(app_state, alert, known, list(found.values()), around)
+    others = _others(context, alert, known, list(found.values()), around)
     events = {event.place: event for event in [*found.values(), *others]}
     taken = {event.place: steps[place] for place, event in found.items()}
     program = None if known is None else compile_rules([known])
     shown = []
-    for event in in_order(app_state.settings, events.values()):
+    for event in in_order(context.settings, events.values()):
         read = {path: value_at(event.event, path) for path in (() if program is None else program.fields)}
-        values_read = masks.fields({path: value for path, value in read.items() if value is not None})
-        shown.append(event_data(masks, event) | {"step": taken.get(event.place), "values": values_read})
-    streams = {stream.topic: name for name, stream in app_state.settings.streams.items()}
+        values_read = context.masks.fields({path: value for path, value in read.items() if value is not None})
+        shown.append(event_data(context, event) | {"step": taken.get(event.place), "values": values_read})
+    streams = {stream.topic: name for name, stream in context.settings.streams.items()}
     for topic, partition, offset in [place for place in wanted if place not in found]:  # the log no longer has them
         gone = {"stream": streams.get(topic, topic), "partition": partition, "offset": offset}
         gone |= dict.fromkeys(("time", "logged", "type", "event"))
         shown.append(gone | {"step": steps[topic, partition, offset], "values": {}})
     why = None
     if rule is not None and "alarm" not in match:  # which has no key and no events that a rule could be run over
-        why = why_alert(app_state, masks, alert, rule, list(found.values()))
+        why = why_alert(app_state, context.masks, alert, rule, list(found.values()))
     return {
         "steps": match["steps"],
         "timeline": shown,
         "timeline_complete": len(found) == len(steps),
         "why": why,
-        "rule_text": None if rule is None else shown_text(app_state, masks, rule.text),
+        "rule_text": None if rule is None else shown_text(context, rule.text),
         "rule_current": loaded.version(alert.rule) == match["version"],
     }
 
 
 def _others(
-    app_state: AppState, alert: Alert, rule: Rule | None, matched: Sequence[StreamEvent], around: int
+    context: RequestContext, alert: Alert, rule: Rule | None, matched: Sequence[StreamEvent], around: int
 ) -> list[StreamEvent]:
     """Events of the key between a little before the first and a little after the last that was matched."""
     parts = [key_text(value) for value in alert.match["key"].values()]
@@ -286,7 +283,7 @@ def _others(
     fields = [key.name for key in rule.form.by][:1] if rule is not None else []
     span = max(alert.match["end"] - alert.match["start"], AROUND_MS)
     first, last = alert.match["start"] - span, alert.match["at"] + span
-    found = events_near(app_state.events, parts[0], fields, matched)
+    found = events_near(context.app_state.events, parts[0], fields, matched)
     return [event for event in found if event.time is not None and first <= event.time <= last][:around]
 
 
@@ -300,17 +297,17 @@ class LabelBody(Body):
 @router.put("/{alert}/label", responses=answers_with(schemas.LabelMade))
 def put_label(context: Labelling, alert: AlertId, body: LabelBody) -> Response:
     """Say whether an alert was right. The newest label counts."""
-    app_state, masks = context.app_state, context.masks
+    app_state = context.app_state
     found, _ = found_alert(context, alert)
     if "alarm" in found.match:
         hint = "Label the alerts that the rule raised: its precision is made of those."
         raise Refused("alarm-label", "this is an alarm about its rule, and nothing to be right or wrong", hint)
     made = labels.Label(found.id, found.rule, found.key, body.label, context.name, int(time.time() * 1000), body.note)
     detail = {"alert": found.id, "rule": made.rule, "label": body.label}
-    audit.record(app_state.log, app_state.settings, context.name, "alert labelled", detail)
-    labels.put(app_state.log, app_state.settings.service, made)
+    context.record("alert labelled", detail)
+    labels.put(context.log, context.settings.service, made)
     app_state.index.take([], [made], {})  # seen at once by who wrote it; the topic says it to all
     rule = app_state.rule_cache.get().of_version(found.rule, found.match["version"])
-    key = masks.key_text(made.key, rule)
+    key = context.masks.key_text(made.key, rule)
     told = {"label": made.label, "by": made.by, "at": made.at, "note": made.note}
     return answered({"alert": alert, "rule": made.rule, "key": key, **told})

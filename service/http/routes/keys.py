@@ -135,7 +135,7 @@ def show(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
     told = {
         "key_text": wanted.asked if masks.is_on else wanted.text,
         "held": _masked(context, found),
-        "alerts": [alert_data(app_state, masks, alert, label) for alert, label in alerts],
+        "alerts": [alert_data(context, alert, label) for alert, label in alerts],
         "missing": missing,
     }
     return answered(told)
@@ -204,10 +204,10 @@ def events(context: Reading, key: KeyText, limit: Limit = 100, before: Before = 
 
     Where `scanned.older` says that there is more, it is the `before` of the next page.
     """
-    app_state, masks = context.app_state, context.masks
+    app_state = context.app_state
     marks = None if before is None else marks_of(before)
-    found, scanned = events_of(app_state, lookup(app_state, masks, key), limit, before=marks)
-    shown = [event_data(masks, event) for event in found]
+    found, scanned = events_of(app_state, lookup(app_state, context.masks, key), limit, before=marks)
+    shown = [event_data(context, event) for event in found]
     return answered({"events": shown, "scanned": scanned.data()})
 
 
@@ -221,18 +221,18 @@ def why(context: Reading, key: KeyText, rule: Annotated[str, Query(max_length=20
         hint = "A pseudonym stands for a key that is marked."
         raise Refused("bad-key", f"this is not a key of the rule {rule}", hint)
     newest, scanned = events_of(app_state, wanted, WHY_EVENTS, found)
-    ordered = in_order(app_state.settings, events_taken(app_state, found, newest))
+    ordered = in_order(context.settings, events_taken(app_state, found, newest))
     names = [part.name for part in found.form.by]
     candidates = key_candidates(names, wanted.text) if names else [()]
     if not candidates:
         hint = f"Write {','.join(f'{name}=...' for name in names)}."
         raise Refused("bad-key", f"this is not a key of the rule {rule}", hint)
-    decoders, program = decoders_of(app_state.settings), compile_rules([found])
+    decoders, program = decoders_of(context.settings), compile_rules([found])
     # How far event time has come in the tasks that may hold the key: timers before it have fired.
     tasks = set(tasks_of_key(app_state, wanted.text, rule, wanted.asked))
     known = [each.watermark for each in app_state.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
     until_ms = min((each for each in known if each is not None), default=NO_TIME)
-    options = limits_of(app_state.settings) | {"until_ms": until_ms}
+    options = limits_of(context.settings) | {"until_ms": until_ms}
     stories = [story_of(program, candidate, ordered, decoders, **options) for candidate in candidates]
     story = next((each for each in stories if each.events), stories[0])
     told = story_data(masks, story, ordered.__getitem__)

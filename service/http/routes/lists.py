@@ -40,26 +40,24 @@ class Items(NotedBody):
 @router.get("/lists", responses=answers_with(schemas.ListsShown))
 def show_lists(context: Reading) -> Response:
     """Shared lists as they are now."""
-    app_state, masks = context.app_state, context.masks
-    found = dict(lists.show(app_state.settings, app_state.log))
-    for name in found if masks.is_on else ():
-        if hides_list(app_state, masks, name):
-            found[name] = tuple(shown_item(masks, name, item) for item in found[name])
+    found = dict(lists.show(context.settings, context.log))
+    for name in found if context.masks.is_on else ():
+        if hides_list(context, name):
+            found[name] = tuple(shown_item(context, name, item) for item in found[name])
     return answered({"lists": found})
 
 
 @router.get("/lists/{name}", responses=answers_with(schemas.ListShown))
 def show_list(context: Reading, name: ListName) -> Response:
     """A shared list: items, the rules that name it, and its changes, the newest first."""
-    app_state, masks = context.app_state, context.masks
-    is_hidden = hides_list(app_state, masks, name)
+    is_hidden = hides_list(context, name)
 
     def shown(items: Sequence[Any]) -> list[Any]:
-        return [shown_item(masks, name, item) if is_hidden else item for item in items]
+        return [shown_item(context, name, item) if is_hidden else item for item in items]
 
     items = _items(context, name)
     changes = []
-    for change in reversed(read_rulebook(app_state.settings, app_state.log).changes):
+    for change in reversed(read_rulebook(context.settings, context.log).changes):
         record = change.lists.get(name)
         if record is not None:
             told = {"change": change.number, "at": change.at_ms, "author": change.author, "note": change.note}
@@ -68,7 +66,7 @@ def show_list(context: Reading, name: ListName) -> Response:
             changes.append(told | did)
     # What a form should take a new item for.
     is_number = [isinstance(item, int | float) and not isinstance(item, bool) for item in items]
-    loaded = app_state.rule_cache.get().rules
+    loaded = context.app_state.rule_cache.get().rules
     return answered(
         {
             "list": name,
@@ -85,11 +83,10 @@ def show_list(context: Reading, name: ListName) -> Response:
 @router.post("/lists/{name}/plan", responses=answers_with(schemas.ListPlanned))
 def plan_list(context: Authoring, name: ListName, body: ListChange) -> Response:
     """What a change of a list would do to the rules that name it. Nothing is written."""
-    app_state = context.app_state
     if body.add:
         refuse_adding(context, name)
     removed = real_items(context, name, _items(context, name), body.remove)
-    plan = lists.plan_lists(app_state.settings, app_state.log, name, add=body.add, remove=removed)
+    plan = lists.plan_lists(context.settings, context.log, name, add=body.add, remove=removed)
     (record,) = plan.lists.values()
     rules = [{"rule": each.rule.name, "state": each.state, "told": each.state_text()} for each in plan.rules]
     counts = {"added": len(record.added), "removed": len(record.removed), "items": len(record.items)}
@@ -99,19 +96,17 @@ def plan_list(context: Authoring, name: ListName, body: ListChange) -> Response:
 @router.post("/lists/{name}/add", responses=answers_with(schemas.ListChanged))
 def add_items(context: Authoring, name: ListName, body: Items) -> Response:
     """Put items on a list, without publishing rules again."""
-    app_state = context.app_state
     refuse_adding(context, name)
-    found = lists.add(app_state.settings, app_state.log, name, body.items, context.name, body.note)
+    found = lists.add(context.settings, context.log, name, body.items, context.name, body.note)
     return answered({"list": name, "items": len(found)})
 
 
 @router.post("/lists/{name}/remove", responses=answers_with(schemas.ListChanged))
 def remove_items(context: Authoring, name: ListName, body: Items) -> Response:
     """Take items from a list."""
-    app_state = context.app_state
-    known = lists.show(app_state.settings, app_state.log).get(name, ())
+    known = lists.show(context.settings, context.log).get(name, ())
     items = real_items(context, name, known, body.items)
-    found = lists.remove(app_state.settings, app_state.log, name, items, context.name, body.note)
+    found = lists.remove(context.settings, context.log, name, items, context.name, body.note)
     return answered({"list": name, "items": len(found)})
 
 
@@ -119,16 +114,15 @@ def real_items(context: RequestContext, name: str, items: Sequence[Any], given: 
     """What pseudonyms stand for, of a list's own items: anyone who sees nothing else can still take one from it. They
     cannot name an item itself, since the answer would tell whether it is there.
     """
-    masks = context.masks
-    if not hides_list(context.app_state, masks, name):
+    if not hides_list(context, name):
         return list(given)
-    known = {shown_item(masks, name, item): item for item in items}
-    return [known[item] if item in known else shown_item(masks, name, item) for item in given]
+    known = {shown_item(context, name, item): item for item in items}
+    return [known[item] if item in known else shown_item(context, name, item) for item in given]
 
 
 def refuse_adding(context: RequestContext, name: str) -> None:
     """Whoever puts a value on a list that a marked field is looked for in sees by the alerts who has it."""
-    if hides_list(context.app_state, context.masks, name):
+    if hides_list(context, name):
         raise Refused(
             "pii-comparison",
             f"fields that are marked pii are looked for in the list {name}, and alerts would tell whose they are",
@@ -137,7 +131,7 @@ def refuse_adding(context: RequestContext, name: str) -> None:
 
 
 def _items(context: RequestContext, name: str) -> Sequence[Any]:
-    found = lists.show(context.app_state.settings, context.app_state.log)
+    found = lists.show(context.settings, context.log)
     if name not in found:
         hint = did_you_mean(name, list(found)) or (f"Lists are {', '.join(found)}." if found else "No rule has a list.")
         raise Refused("unknown-list", f"no rule has a list `{name[:80]}`", hint)

@@ -86,10 +86,9 @@ def publish(context: Authoring, body: PublishBody) -> Response:
 
 
 def _planned(context: RequestContext, body: PublishBody) -> ChangePlan:
-    app_state = context.app_state
     rule_to_run(context, body.text)
     return publishing.plan_publish(
-        app_state.settings, app_state.log, body.text, shadow=body.shadow, warm_from_ms=body.warm_from, drain=body.drain
+        context.settings, context.log, body.text, shadow=body.shadow, warm_from_ms=body.warm_from, drain=body.drain
     )
 
 
@@ -98,11 +97,11 @@ def _shown_plan(context: RequestContext, text: str, plan: ChangePlan) -> dict[st
     told, masks = plan.to_json(), context.masks
     if masks.is_on:
         loaded = context.app_state.rule_cache.get()
-        told["findings"] = [to_json(each) for each in checked(context.app_state, text, masks)[1]]
+        told["findings"] = [to_json(each) for each in checked(context, text)[1]]
         before = {name: rule.text for name, rule in loaded.rules.items()}
         before |= {} if loaded.book is None else {each.name: each.text for each in loaded.book.entries if each.text}
         for each in told["rules"]:
-            if each["name"] in before and hides_text(context.app_state, masks, before[each["name"]]):
+            if each["name"] in before and hides_text(context, before[each["name"]]):
                 each["diff"] = HIDDEN
     return told
 
@@ -121,9 +120,8 @@ def entry_data(entry: RuleEntry) -> dict[str, Any]:
 
 def _changed(context: RequestContext, change: Callable[..., RuleEntry], *given: Any, **options: Any) -> Response:
     """Makes a change, and has the rules looked at again: whoever changed one may ask for it at once."""
-    app_state = context.app_state
-    entry = change(app_state.settings, app_state.log, *given, **options)
-    app_state.rule_cache.look_again()
+    entry = change(context.settings, context.log, *given, **options)
+    context.app_state.rule_cache.look_again()
     return answered(entry_data(entry))
 
 
@@ -151,16 +149,15 @@ def rollback(context: Authoring, rule: RuleName, body: RollingBack) -> Response:
 @router.get("/rules/{rule}/history", responses=answers_with(schemas.RuleHistory))
 def history(context: Reading, rule: RuleName) -> Response:
     """All numbers of a rule, the newest first, and where each took effect."""
-    app_state = context.app_state
-    book = read_rulebook(app_state.settings, app_state.log)
-    found = seeded(app_state.settings, book).history(rule)
+    book = read_rulebook(context.settings, context.log)
+    found = seeded(context.settings, book).history(rule)
     if not found:
-        app_state.rule_cache.rule(rule)  # says what is near
+        context.app_state.rule_cache.rule(rule)  # says what is near
         raise Refused("unknown-rule", "this rule has no history", "GET /api/v1/rules lists all rules.")
     entries = []
     for each in reversed(found):
         effect = book.took_effect(rule, each.number) if book.change else None
-        text = shown_text(app_state, context.masks, each.text)
+        text = shown_text(context, each.text)
         entries.append({**entry_data(each), "text": text, "took_effect": effect})
     return answered({"entries": entries})
 
@@ -168,10 +165,9 @@ def history(context: Reading, rule: RuleName) -> Response:
 @router.get("/rules/{rule}/diff", responses=answers_with(schemas.RuleDiff))
 def diff(context: Reading, rule: RuleName, a: Number, b: Number) -> Response:
     """Two numbers of a rule, line by line."""
-    app_state, masks = context.app_state, context.masks
-    found = publishing.diff(app_state.settings, app_state.log, rule, a, b)
-    texts = (publishing.text_of(app_state.settings, app_state.log, rule, number) for number in (a, b))
-    is_hidden = masks.is_on and any(hides_text(app_state, masks, text) for text in texts)
+    found = publishing.diff(context.settings, context.log, rule, a, b)
+    texts = (publishing.text_of(context.settings, context.log, rule, number) for number in (a, b))
+    is_hidden = context.masks.is_on and any(hides_text(context, text) for text in texts)
     return answered({"diff": HIDDEN if is_hidden else found})
 
 
@@ -181,17 +177,16 @@ def diff(context: Reading, rule: RuleName, a: Number, b: Number) -> Response:
 @router.post("/rules/backtest", status_code=202, responses=answers_with(schemas.JobBegun, 202))
 def begin_backtest(context: Authoring, body: BacktestBody) -> Response:
     """Run a rule over history, as a job: GET /jobs/JOB tells how far it is, and then what it found."""
-    app_state, masks = context.app_state, context.masks
     rule = rule_to_run(context, body.text)  # a rule and never its text: that could be taken for a path
 
     def work(on_progress: OnProgress) -> Any:
         def progress(done: int, total: int) -> None:
             on_progress(done / total if total else 0.0, None)
 
-        found = backtest(app_state.settings, app_state.log, [rule], body.from_ms, body.to_ms, progress)
-        return masked_backtest(masks, found).to_json()
+        found = backtest(context.settings, context.log, [rule], body.from_ms, body.to_ms, progress)
+        return masked_backtest(context.masks, found).to_json()
 
-    job = app_state.jobs.start("backtest", context.name, work)
+    job = context.app_state.jobs.start("backtest", context.name, work)
     return answered({"job": job.number}, 202)
 
 

@@ -30,7 +30,7 @@ from samovar.service.http.problems import RefusedWithErrors
 from samovar.service.http.request import Authoring, Body, Reading, RequestContext, answered
 from samovar.service.http.schemas import answers_with, fields_of
 from samovar.service.http.state import AppState
-from samovar.service.masking.fields import HIDDEN, Masks, not_compared
+from samovar.service.masking.fields import HIDDEN, not_compared
 from samovar.service.rules.explain import document
 from samovar.service.rules.testing import json_of_result
 from samovar.service.topology.ruleset import lists_of, schema_of
@@ -101,20 +101,17 @@ def rule_data(app_state: AppState, name: str, judged: Mapping[str, Any]) -> dict
 @router.get("/rules/{rule}", responses=answers_with(schemas.RuleWhole))
 def rule(context: Reading, rule: RuleName) -> Response:
     """One rule with its text."""
-    app_state, masks = context.app_state, context.masks
+    app_state = context.app_state
     loaded = app_state.rule_cache.get()
     entry = loaded.entry(rule)
     found = load_text(entry.text).rule if rule not in loaded.rules and entry is not None else None
     found = found or app_state.rule_cache.rule(rule)
     lists = {}
     for name, items in found.lists.items():
-        is_hidden = masking.hides_list(app_state, masks, name)
-        lists[name] = [masking.shown_item(masks, name, item) if is_hidden else item for item in items]
+        is_hidden = masking.hides_list(context, name)
+        lists[name] = [masking.shown_item(context, name, item) if is_hidden else item for item in items]
     own = rule_data(app_state, rule, precisions(app_state.index).get(rule, {}))
-    text, params = (
-        masking.shown_text(app_state, masks, found.text),
-        masking.shown_params(app_state, masks, found.params),
-    )
+    text, params = masking.shown_text(context, found.text), masking.shown_params(context, found.params)
     return answered(own | {"text": text, "params": params, "lists": lists})
 
 
@@ -125,11 +122,11 @@ def rule(context: Reading, rule: RuleName) -> Response:
 )
 def svg(context: Reading, rule: RuleName) -> Response:
     """A rule's automaton, drawn."""
-    app_state, masks = context.app_state, context.masks
-    found = app_state.rule_cache.rule(rule)
+    masks = context.masks
+    found = context.app_state.rule_cache.rule(rule)
     if masks.is_on:  # as its text has it, with no list from elsewhere
         found = load_text(found.text, params=found.params).rule or found
-    if masking.hides_text(app_state, masks, found.text):
+    if masking.hides_text(context, found.text):
         fields = sorted({each.rpartition(".")[2] for each in masks.hidden})
         raise not_compared(fields, "the drawing of a rule that names values of it")
     return Response(draw_svg(found), media_type="image/svg+xml")
@@ -138,14 +135,14 @@ def svg(context: Reading, rule: RuleName) -> Response:
 # ---------------------------------------------------------------- a text that is being written
 
 
-def checked(app_state: AppState, text: str, masks: Masks | None = None) -> tuple[Rule | None, list[Finding]]:
+def checked(context: RequestContext, text: str, *, with_hidden: bool = False) -> tuple[Rule | None, list[Finding]]:
     """A rule as the service would load it: with its schema, and parameters and lists as far as they may be seen."""
-    site = app_state.rule_cache.get().site
-    settings = app_state.settings if site is None else site.settings
-    schema, streams = schema_of(settings.streams), app_state.settings.streams
+    site = context.app_state.rule_cache.get().site
+    settings = context.settings if site is None else site.settings
+    schema, streams = schema_of(settings.streams), context.settings.streams
     lists, params = dict(lists_of(settings)), dict(settings.params)
-    if masks is not None:
-        lists, hidden = masking.given_lists(app_state, masks, lists), masking.hidden_params(app_state, masks, params)
+    if not with_hidden:
+        lists, hidden = masking.given_lists(context, lists), masking.hidden_params(context, params)
         params = {name: value for name, value in params.items() if name not in hidden}
     loaded = load_given(text, "<rule>", params, lists, schema)
     rule, found = loaded.rule, list(loaded.findings)
@@ -166,7 +163,7 @@ def checked(app_state: AppState, text: str, masks: Masks | None = None) -> tuple
 
 
 def refuse_bad(context: RequestContext, text: str) -> Rule:
-    found, findings = checked(context.app_state, text, context.masks)
+    found, findings = checked(context, text)
     if found is None:
         hint = "POST /api/v1/rules/check shows them, with their places."
         more = {"findings": [to_json(finding) for finding in findings]}
@@ -176,19 +173,18 @@ def refuse_bad(context: RequestContext, text: str) -> Rule:
 
 def rule_to_run(context: RequestContext, text: str) -> Rule:
     """A rule with all its lists, to be run over events; what is wrong with it is told as far as it may be seen."""
-    app_state, masks = context.app_state, context.masks
-    masking.refuse_hidden(app_state, masks, refuse_bad(context, text))
-    found, _ = checked(app_state, text)
+    masking.refuse_hidden(context, refuse_bad(context, text))
+    found, _ = checked(context, text, with_hidden=True)
     if found is None:
         raise Refused("rule-errors", "the rule has errors with the lists as they are", "An operator can see them.")
-    masks.refuse_comparing(found, "what the rule finds")
+    context.masks.refuse_comparing(found, "what the rule finds")
     return found
 
 
 @router.post("/rules/check", responses=answers_with(schemas.CheckShown))
 def check(context: Reading, body: RuleTextBody) -> Response:
     """Every error of a rule's text and every finding of the lint, and what the rule costs."""
-    found, findings = checked(context.app_state, body.text, context.masks)
+    found, findings = checked(context, body.text)
     return answered(
         {
             "ok": found is not None,
@@ -203,7 +199,7 @@ def check(context: Reading, body: RuleTextBody) -> Response:
 @router.post("/rules/test", responses=answers_with(schemas.TestsShown))
 def test(context: Authoring, body: RuleTextBody) -> Response:
     """Run the tests inside a rule's text."""
-    found, findings = checked(context.app_state, body.text, context.masks)
+    found, findings = checked(context, body.text)
     results = [] if found is None else list(run_tests(found))
     passed = sum(each.passed for each in results)
     shown = [to_json(finding) for finding in findings]
@@ -231,8 +227,7 @@ def try_it(context: Authoring, body: DryRunBody) -> Response:
 @router.get("/completions", responses=answers_with(schemas.Completions))
 def completions(context: Reading) -> Response:
     """What can stand in a rule: fields by event type, functions, parameters and lists."""
-    app_state = context.app_state
-    settings = app_state.settings
+    settings = context.settings
     schema = schema_of(settings.streams)
     own = [fields_of(schemas.FunctionShown, each) for each in functions.FUNCTIONS.values()]
     return answered(
@@ -242,7 +237,7 @@ def completions(context: Reading) -> Response:
             "aggregates": list(functions.AGGREGATES),
             "history": list(functions.HISTORY),
             "keywords": KEYWORDS,
-            "params": masking.shown_params(app_state, context.masks, settings.params),
+            "params": masking.shown_params(context, settings.params),
             "lists": list(settings.lists),
         }
     )

@@ -75,7 +75,7 @@ def status(context: Reading) -> Response:
     sizes = {(task.stage, task.partition): task.state_bytes for each in seen.presences for task in each.tasks}
     found["tasks"] = [each | {"state_bytes": sizes.get((each["stage"], each["partition"]))} for each in found["tasks"]]
     rates = app_state.watch.rates()
-    log = "kafka" if app_state.settings.log.kafka is not None else "embedded"
+    log = "kafka" if context.settings.log.kafka is not None else "embedded"
     more = {"caught_up": seen.is_caught_up, "counts": dict(seen.counts), "rates": rates, "log": log}
     return answered(found | more | {"trouble": app_state.watch.trouble})
 

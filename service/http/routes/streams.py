@@ -53,8 +53,8 @@ def stream_of(app_state: AppState, name: str) -> Stream:
 @router.get("/streams", responses=answers_with(schemas.StreamsShown))
 def streams(context: Reading) -> Response:
     """The inputs of the service."""
-    settings = context.app_state.settings
-    topics = context.app_state.log.topics([stream.topic for stream in settings.streams.values()])
+    settings = context.settings
+    topics = context.log.topics([stream.topic for stream in settings.streams.values()])
     found = []
     for name, stream in settings.streams.items():
         partitions = topics[stream.topic].partitions if stream.topic in topics else None
@@ -67,7 +67,7 @@ def newest(context: Reading, stream: StreamName, limit: Limit = 50) -> Response:
     """The newest events of a stream."""
     stream_of(context.app_state, stream)
     found = context.app_state.events.newest(stream, limit)
-    return answered({"events": [event_data(context.masks, each) for each in found]})
+    return answered({"events": [event_data(context, each) for each in found]})
 
 
 @router.post(
@@ -145,12 +145,11 @@ def dead_letters(
     limit: Limit = 50,
 ) -> Response:
     """Records that were not events, newest first, and how many there are of each kind."""
-    app_state, masks = context.app_state, context.masks
     wanted = LetterFilter(tuple(reason or ()), start=f"-{LETTERS_READ}")
-    summary, found = Summary.empty(), list(letters_of(app_state.settings, app_state.log, wanted))
+    summary, found = Summary.empty(), list(letters_of(context.settings, context.log, wanted))
     for letter in found:
         summary.add(letter)
-    shown = [masks.raw(letter.stream, letter.data()) for letter in found[::-1][:limit]]
+    shown = [context.masks.raw(letter.stream, letter.data()) for letter in found[::-1][:limit]]
     return answered({"letters": shown, "summary": summary.data(), "total": summary.total})
 
 
@@ -169,19 +168,19 @@ def redrive_letters(context: Operating, body: RedriveBody) -> Response:
     app_state = context.app_state
     wanted = LetterFilter(body.reasons, tuple(map(_letter, body.letters)))
     if body.dry_run:
-        plan = plan_redrive(app_state.settings, app_state.log, wanted, body.to)
+        plan = plan_redrive(context.settings, context.log, wanted, body.to)
         return answered({"plan": plan.data(), "dry_run": True, "redriven": 0})
     if not app_state.redriving.acquire(blocking=False):
         hint = "Wait until it has ended; letters go out only once."
         raise Refused("too-much-at-once", "another redrive is under way", hint)
     try:
-        with alone(app_state.settings, app_state.log) as member:
-            plan = plan_redrive(app_state.settings, app_state.log, wanted, body.to)
+        with alone(context.settings, context.log) as member:
+            plan = plan_redrive(context.settings, context.log, wanted, body.to)
             told = {"reasons": body.reasons, "letters": body.letters[:100], "to": body.to, "plan": plan.data()}
-            audit.record(app_state.log, app_state.settings, context.name, "letters redriven", told)
+            context.record("letters redriven", told)
             done = 0
             if plan.places:
-                done = redrive(app_state.settings, app_state.log, member, plan, body.to, lambda _: None)
+                done = redrive(context.settings, context.log, member, plan, body.to, lambda _: None)
     finally:
         app_state.redriving.release()
     return answered({"plan": plan.data(), "dry_run": False, "redriven": done})
@@ -197,15 +196,14 @@ def _letter(text: str) -> LetterPlace:
 @router.get("/late", responses=answers_with(schemas.LatePage))
 def late(context: Reading, limit: Limit = 50) -> Response:
     """Events that came behind event time and were put aside, newest first."""
-    app_state, masks = context.app_state, context.masks
-    topic = app_state.settings.late.topic
-    if topic not in app_state.log.topics([topic]):
+    topic = context.settings.late.topic
+    if topic not in context.log.topics([topic]):
         return answered({"events": [], "total": 0})
-    readable = readable_by(app_state.settings)
-    records = list(bounded(app_state.log, topic, ReadOptions(start=f"-{limit}")))[::-1][:limit]
-    shown = [masks.raw(told["stream"], told) for told in map(_late, map(readable, records))]
-    places = [TopicPartition(topic, number) for number in range(app_state.log.topics([topic])[topic].partitions)]
-    total = sum(end - begin for begin, end in app_state.log.bounds(places).values())  # at least: offsets have gaps
+    readable = readable_by(context.settings)
+    records = list(bounded(context.log, topic, ReadOptions(start=f"-{limit}")))[::-1][:limit]
+    shown = [context.masks.raw(told["stream"], told) for told in map(_late, map(readable, records))]
+    places = [TopicPartition(topic, number) for number in range(context.log.topics([topic])[topic].partitions)]
+    total = sum(end - begin for begin, end in context.log.bounds(places).values())  # at least: offsets have gaps
     return answered({"events": shown, "total": total})
 
 
@@ -226,4 +224,4 @@ def _late(record: TopicRecord) -> dict[str, Any]:
 @router.get("/audit", responses=answers_with(schemas.AuditTrail))
 def trail(context: Operating, limit: Limit = 50) -> Response:
     """Who changed what, newest first."""
-    return answered({"entries": audit.entries(context.app_state.log, context.app_state.settings, limit)})
+    return answered({"entries": audit.entries(context.log, context.settings, limit)})

@@ -18,7 +18,6 @@ from pydantic import Field
 
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.service.auth import audit
 from samovar.service.http import schemas
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.masking import flows_of_view
@@ -77,13 +76,13 @@ class BuildViewBody(Body):
 @router.get("/views", responses=answers_with(schemas.ViewsShown))
 def views(context: Reading) -> Response:
     """All views, and what is published of each."""
-    return answered({"views": [view_data(context, each) for each in list_views(context.app_state.settings)]})
+    return answered({"views": [view_data(context, each) for each in list_views(context.settings)]})
 
 
 @router.post("/views/{name}/query", responses=answers_with(schemas.ViewRows))
 def query(context: Reading, name: ViewName, body: Query) -> Response:
     """Rows of a view as it is published now."""
-    settings = context.app_state.settings
+    settings = context.settings
     show(settings, name)  # says what is near
     path = path_of(settings, name)
     manifest = ViewManifest.unpacked((path / MANIFEST).read_bytes())  # of these rows, whatever is published meanwhile
@@ -162,7 +161,7 @@ def _filter(body: Query) -> ds.Expression | None:
 @router.get("/views/{name}", responses=answers_with(schemas.ViewWhole))
 def view(context: Reading, name: ViewName) -> Response:
     """A view, and every version of it that is kept, the newest first."""
-    settings = context.app_state.settings
+    settings = context.settings
     found = show(settings, name)
     store = ViewStore(settings.views.store, name)
     kept = [store.manifest(version) for version in reversed(found.versions)]
@@ -173,11 +172,10 @@ def view(context: Reading, name: ViewName) -> Response:
 @router.post("/views/{name}/rollback", responses=answers_with(schemas.ViewRolledBack))
 def rollback(context: Operating, name: ViewName, body: RollingBackView) -> Response:
     """Show an earlier version again; without `to`, the one before. Nothing is deleted."""
-    app_state = context.app_state
-    before = show(app_state.settings, name).manifest
-    made = roll_back(app_state.settings, name, body.to)
+    before = show(context.settings, name).manifest
+    made = roll_back(context.settings, name, body.to)
     detail = {"view": name, "from": None if before is None else before.version, "to": made.version}
-    audit.record(app_state.log, app_state.settings, context.name, "view rolled back", detail)
+    context.record("view rolled back", detail)
     return answered({"view": name, "version": made.version, "rows": made.rows, "made": made.made_ms})
 
 
@@ -185,7 +183,7 @@ def rollback(context: Operating, name: ViewName, body: RollingBackView) -> Respo
 def refresh(context: Operating, name: ViewName, body: BuildViewBody) -> Response:
     """Make a new version, as a job: GET /jobs/JOB tells how far it is, and then what was made."""
     app_state = context.app_state
-    chosen(app_state.settings, [name])  # what is wrong with it is told before Spark starts
+    chosen(context.settings, [name])  # what is wrong with it is told before Spark starts
 
     def work(on_progress: OnProgress) -> Any:
         if not _SPARK.acquire(blocking=False):
@@ -196,7 +194,7 @@ def refresh(context: Operating, name: ViewName, body: BuildViewBody) -> Response
             _SPARK.release()
 
     job = app_state.jobs.start("view", context.name, work)
-    audit.record(app_state.log, app_state.settings, context.name, "view refreshed", {"view": name, "anew": body.anew})
+    context.record("view refreshed", {"view": name, "anew": body.anew})
     return answered({"job": job.number}, 202)
 
 

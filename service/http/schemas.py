@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 LabelName = Literal["open", "confirmed", "false_alarm"]
 RuleStatus = Literal["live", "shadow", "disabled", "quarantined"]
@@ -146,10 +146,6 @@ class Precision(BaseModel):
     precision: float | None
 
 
-class Precisions(BaseModel):
-    rules: list[Precision]
-
-
 class AlertCounts(BaseModel):
     """Alerts over time; all lists have as many parts as were asked for."""
 
@@ -189,27 +185,7 @@ class ScannedShown(BaseModel):
     older: str | None
 
 
-class KeyEvents(BaseModel):
-    events: list[EventShown]
-    scanned: ScannedShown
-
-
 # ---------------------------------------------------------------- status
-
-
-class Live(BaseModel):
-    live: bool
-
-
-class ReadyShown(BaseModel):
-    ready: bool
-    why: str | None
-
-
-class CaughtUp(BaseModel):
-    caught_up: bool
-    lag: int | None
-    behind_s: float | None
 
 
 class ContainerShown(BaseModel):
@@ -379,11 +355,6 @@ class RuleShown(BaseModel):
     tests: int = 0
 
 
-class RulesShown(BaseModel):
-    rules: list[RuleShown]
-    problems: list[str]
-
-
 class RuleWhole(RuleShown):
     text: str
     params: dict[str, Any]
@@ -395,10 +366,6 @@ class RuleEntryShown(RuleChanged):
 
     text: str
     took_effect: dict[str, dict[str, int]] | None
-
-
-class RuleHistory(BaseModel):
-    entries: list[RuleEntryShown]
 
 
 class RuleDiff(BaseModel):
@@ -553,10 +520,6 @@ class Completions(BaseModel):
 # ---------------------------------------------------------------- lists
 
 
-class ListsShown(BaseModel):
-    lists: dict[str, list[Scalar]]
-
-
 class ListChangeShown(BaseModel):
     """`add` and `remove` are the first of what was put on it and taken from it, `items` how many it had then."""
 
@@ -652,12 +615,6 @@ class KeyResolved(BaseModel):
     key_ref: str
 
 
-class KeysPage(BaseModel):
-    keys: list[KeyListed]
-    more: bool
-    missing: list[MissingTask]
-
-
 class SessionShown(BaseModel):
     """A live session. `closes` is when it ends, if nothing more comes."""
 
@@ -726,11 +683,6 @@ class SampleShown(BaseModel):
     watermark_age_s: float | None
 
 
-class Samples(BaseModel):
-    every_ms: int
-    samples: list[SampleShown]
-
-
 class RuleCounts(BaseModel):
     """What a rule did since the containers started; `seconds` are of its own work."""
 
@@ -742,18 +694,10 @@ class RuleCounts(BaseModel):
     seconds: float
 
 
-class RulesCounted(BaseModel):
-    rules: list[RuleCounts]
-
-
 class TaskRestore(RestoreShown):
     stage: str
     partition: int
     container: int | None
-
-
-class Restores(BaseModel):
-    restores: list[TaskRestore]
 
 
 class SnapshotShown(BaseModel):
@@ -772,10 +716,6 @@ class TaskSnapshots(BaseModel):
     snapshots: list[SnapshotShown]
 
 
-class SnapshotsShown(BaseModel):
-    tasks: list[TaskSnapshots]
-
-
 # ---------------------------------------------------------------- streams, letters, late events
 
 
@@ -789,14 +729,6 @@ class StreamShown(BaseModel):
     fields: dict[str, Any] | None
     pii: list[str]
     partitions: int | None
-
-
-class StreamsShown(BaseModel):
-    streams: list[StreamShown]
-
-
-class EventsShown(BaseModel):
-    events: list[EventShown]
 
 
 class OriginShown(BaseModel):
@@ -849,12 +781,6 @@ class RedrivePlan(BaseModel):
     died_again: int
 
 
-class Redriven(BaseModel):
-    plan: RedrivePlan
-    dry_run: bool
-    redriven: int
-
-
 class LateShown(BaseModel):
     """An event that came behind event time, by `late_ms`."""
 
@@ -870,11 +796,6 @@ class LateShown(BaseModel):
     value_base64: str | None = None
 
 
-class LatePage(BaseModel):
-    events: list[LateShown]
-    total: int
-
-
 # ---------------------------------------------------------------- who asks, who changed what
 
 
@@ -883,10 +804,6 @@ class AuditEntry(BaseModel):
     who: str
     what: str
     detail: dict[str, Any]
-
-
-class AuditTrail(BaseModel):
-    entries: list[AuditEntry]
 
 
 class Me(BaseModel):
@@ -926,10 +843,6 @@ class ViewShown(BaseModel):
     kind: str | None
 
 
-class ViewsShown(BaseModel):
-    views: list[ViewShown]
-
-
 class ViewVersion(BaseModel):
     version: int
     made: int
@@ -942,13 +855,32 @@ class ViewWhole(ViewShown):
     kept: list[ViewVersion]
 
 
-class ViewRows(BaseModel):
-    columns: list[str]
-    rows: list[list[Any]]
-
-
 class ViewRolledBack(BaseModel):
     view: str
     version: int
     rows: int
     made: int
+
+
+# ---------------------------------------------------------------- answers that hold little but a list
+
+Precisions = create_model("Precisions", rules=list[Precision])
+KeyEvents = create_model("KeyEvents", events=list[EventShown], scanned=ScannedShown)
+Live = create_model("Live", live=bool)
+ReadyShown = create_model("ReadyShown", ready=bool, why=str | None)
+CaughtUp = create_model("CaughtUp", caught_up=bool, lag=int | None, behind_s=float | None)
+RulesShown = create_model("RulesShown", rules=list[RuleShown], problems=list[str])
+RuleHistory = create_model("RuleHistory", entries=list[RuleEntryShown])
+ListsShown = create_model("ListsShown", lists=dict[str, list[Scalar]])
+KeysPage = create_model("KeysPage", keys=list[KeyListed], more=bool, missing=list[MissingTask])
+Samples = create_model("Samples", every_ms=int, samples=list[SampleShown])
+RulesCounted = create_model("RulesCounted", rules=list[RuleCounts])
+Restores = create_model("Restores", restores=list[TaskRestore])
+SnapshotsShown = create_model("SnapshotsShown", tasks=list[TaskSnapshots])
+StreamsShown = create_model("StreamsShown", streams=list[StreamShown])
+EventsShown = create_model("EventsShown", events=list[EventShown])
+Redriven = create_model("Redriven", plan=RedrivePlan, dry_run=bool, redriven=int)
+LatePage = create_model("LatePage", events=list[LateShown], total=int)
+AuditTrail = create_model("AuditTrail", entries=list[AuditEntry])
+ViewsShown = create_model("ViewsShown", views=list[ViewShown])
+ViewRows = create_model("ViewRows", columns=list[str], rows=list[list[Any]])

@@ -368,12 +368,6 @@ class RuleEntryShown(RuleChanged):
     took_effect: dict[str, dict[str, int]] | None
 
 
-class RuleDiff(BaseModel):
-    """Lines as of `diff -u`; empty where there is no difference."""
-
-    diff: str
-
-
 # ---------------------------------------------------------------- a text that is being written
 
 
@@ -571,12 +565,6 @@ class ListChanged(BaseModel):
 # ---------------------------------------------------------------- jobs
 
 
-class JobBegun(BaseModel):
-    """GET /jobs/JOB tells of it."""
-
-    job: str
-
-
 class JobShown(BaseModel):
     """`progress` is a share of 1. `result` is there when it is done, `problem` when it failed."""
 
@@ -609,12 +597,6 @@ class KeyListed(BaseModel):
     due: int | None = None
 
 
-class KeyResolved(BaseModel):
-    """What a key is called in addresses."""
-
-    key_ref: str
-
-
 class SessionShown(BaseModel):
     """A live session. `closes` is when it ends, if nothing more comes."""
 
@@ -628,13 +610,6 @@ class SessionShown(BaseModel):
     last: int | None
     closes: int | None
     container: int | None
-
-
-class SessionsPage(BaseModel):
-    rule: str
-    sessions: list[SessionShown]
-    more: bool
-    missing: list[MissingTask]
 
 
 class KeyWhy(Why):
@@ -766,12 +741,6 @@ class LettersOfReason(BaseModel):
     redriven: int
 
 
-class LettersPage(BaseModel):
-    letters: list[LetterShown]
-    summary: list[LettersOfReason]
-    total: int
-
-
 class RedrivePlan(BaseModel):
     """`to` counts letters by topic, `left_out` by the reason why they stay."""
 
@@ -855,14 +824,7 @@ class ViewWhole(ViewShown):
     kept: list[ViewVersion]
 
 
-class ViewRolledBack(BaseModel):
-    view: str
-    version: int
-    rows: int
-    made: int
-
-
-# ---------------------------------------------------------------- answers that hold little but a list
+# ---------------------------------------------------------------- small answers
 
 Precisions = create_model("Precisions", rules=list[Precision])
 KeyEvents = create_model("KeyEvents", events=list[EventShown], scanned=ScannedShown)
@@ -884,3 +846,9 @@ LatePage = create_model("LatePage", events=list[LateShown], total=int)
 AuditTrail = create_model("AuditTrail", entries=list[AuditEntry])
 ViewsShown = create_model("ViewsShown", views=list[ViewShown])
 ViewRows = create_model("ViewRows", columns=list[str], rows=list[list[Any]])
+RuleDiff = create_model("RuleDiff", __doc__="Lines as of `diff -u`; empty where there is no difference.", diff=str)
+JobBegun = create_model("JobBegun", __doc__="GET /jobs/JOB tells of it.", job=str)
+KeyResolved = create_model("KeyResolved", __doc__="What a key is called in addresses.", key_ref=str)
+SessionsPage = create_model("SessionsPage", rule=str, sessions=list[SessionShown], more=bool, missing=list[MissingTask])
+LettersPage = create_model("LettersPage", letters=list[LetterShown], summary=list[LettersOfReason], total=int)
+ViewRolledBack = create_model("ViewRolledBack", view=str, version=int, rows=int, made=int)

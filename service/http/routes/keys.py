@@ -23,18 +23,11 @@ from samovar.service.http.request import Body, Reading, RequestContext, answered
 from samovar.service.http.routes.alerts import alert_data
 from samovar.service.http.schemas import answers_with
 from samovar.service.http.state import AppState
+from samovar.service.query import local_state
 from samovar.service.query.events import StreamEvent
 from samovar.service.query.key_events import Marks, ScanProgress, events_of_key, marks_of
 from samovar.service.query.key_lookup import KeyLookup, lookup, marked_keys
-from samovar.service.query.local_state import (
-    SCANNED_KEYS,
-    Task,
-    keys_here,
-    local_state_of,
-    masked_held,
-    sessions_here,
-    tasks_of_key,
-)
+from samovar.service.query.local_state import SCANNED_KEYS, Task
 from samovar.service.query.why import decoders_of, events_taken, in_order, limits_of, span_text, story_data, story_of
 
 router = APIRouter(tags=["keys"])
@@ -63,11 +56,8 @@ def resolve(context: Reading, body: KeyAsked) -> Response:
         # What is not there may be a value that nobody is to see, and goes into no address.
         is_there = search(app_state.index, found.search([], 1)).alerts or events_of(app_state, found, 1)[0]
         if not is_there:
-            raise Refused(
-                "pii-comparison",
-                "no key of this name is known, but for such as are marked pii",
-                "Ask somebody with the role operator, who sees these keys. Others find them by pseudonyms.",
-            )
+            hint = "Ask somebody with the role operator, who sees these keys. Others find them by pseudonyms."
+            raise Refused("pii-comparison", "no key of this name is known, but for such as are marked pii", hint)
     if masks.is_on or found.asked != found.text or not has_marked:
         return answered({"key_ref": found.asked})
     app_state.aliases.remember(masks, [found.text])
@@ -88,7 +78,7 @@ def scan(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Respons
 
 def _keys(context: RequestContext, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
     """Stores have keys in their order: who may not see them gets some of all, and not the first of that order."""
-    return keys_here(context.app_state, tasks, rule, SCANNED_KEYS if context.masks.is_on else limit + 1)
+    return local_state.keys_here(context.app_state, tasks, rule, SCANNED_KEYS if context.masks.is_on else limit + 1)
 
 
 @router.get("/sessions", responses=answers_with(schemas.SessionsPage))
@@ -105,7 +95,9 @@ def sessions(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Res
 
 def _sessions(context: RequestContext, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
     masks = context.masks
-    return sessions_here(context.app_state, tasks, rule, limit + 1, masks.pseudonym if masks.is_on else None)
+    return local_state.sessions_here(
+        context.app_state, tasks, rule, limit + 1, masks.pseudonym if masks.is_on else None
+    )
 
 
 def session_rule(app_state: AppState, name: str | None) -> str:
@@ -128,7 +120,7 @@ def show(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
     if rule is not None:
         app_state.rule_cache.rule(rule)
     wanted = lookup(app_state, masks, key, rule)
-    tasks = tasks_of_key(app_state, wanted.text, rule, key) if wanted.is_known else None
+    tasks = local_state.tasks_of_key(app_state, wanted.text, rule, key) if wanted.is_known else None
     path = f"keys/{quote(key, safe='')}"
     found, missing = gathered(context, path, tasks, lambda own: _held(context, own, wanted, rule), rule=rule)
     alerts = search(app_state.index, wanted.search([] if rule is None else [rule], SHOWN_ALERTS)).alerts
@@ -145,7 +137,7 @@ def _held(context: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rul
     """What this node holds, as far as it may be compared. Which fields a history or a store is keyed by is not told:
     they may be marked.
     """
-    found = local_state_of(context.app_state, tasks, wanted.text, rule)
+    found = local_state.local_state_of(context.app_state, tasks, wanted.text, rule)
     if wanted.marked is None:
         return found
     bounded = []
@@ -159,7 +151,7 @@ def _held(context: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rul
 
 
 def _masked(context: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [masked_held(context.masks, context.app_state, each) for each in found]
+    return [local_state.masked_held(context.masks, context.app_state, each) for each in found]
 
 
 def _masked_sessions(context: RequestContext, found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -229,7 +221,7 @@ def why(context: Reading, key: KeyText, rule: Annotated[str, Query(max_length=20
         raise Refused("bad-key", f"this is not a key of the rule {rule}", hint)
     decoders, program = decoders_of(context.settings), compile_rules([found])
     # How far event time has come in the tasks that may hold the key: timers before it have fired.
-    tasks = set(tasks_of_key(app_state, wanted.text, rule, wanted.asked))
+    tasks = set(local_state.tasks_of_key(app_state, wanted.text, rule, wanted.asked))
     known = [each.watermark for each in app_state.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
     until_ms = min((each for each in known if each is not None), default=NO_TIME)
     options = limits_of(context.settings) | {"until_ms": until_ms}

@@ -209,8 +209,8 @@ async def live(
     def begin() -> Position:
         return follower.now if position is None else follower.position
 
-    wish = Subscription(position, rule or (), text, shown, kind, versions, but, context.is_still_allowed)
-    stream = listen(app_state.broadcaster, app_state.index, begin, wish)
+    subscription = Subscription(position, rule or (), text, shown, kind, versions, but, context.is_still_allowed)
+    stream = listen(app_state.broadcaster, app_state.index, begin, subscription)
     first = await anext(stream)  # a refusal is a problem, not a stream that ends
 
     async def chained() -> AsyncIterator[str]:

@@ -144,7 +144,8 @@ def _held(context: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rul
     for held in found:
         own = [each for each in held.get("rules", ()) if wanted.is_for(each["rule"])]
         kept = wanted.marked or wanted.no_key_is_marked
-        others = {name: held[name] if kept else [] for name in ("histories", "stores", "timers") if name in held}
+        parts = [name for name in ("histories", "stores", "timers") if name in held]
+        others: dict[str, Any] = {name: held[name] if kept else [] for name in parts}
         if own or any(others.values()):
             bounded.append({**held, "rules": own, **others})
     return bounded

@@ -49,14 +49,14 @@ class EventBatch:
         self.alerts = alerts
         self._texts: dict[Hashable, tuple[str, Position]] = {}
 
-    def text(self, wish: Subscription, place: Position) -> str:
+    def text(self, subscription: Subscription, place: Position) -> str:
         """For one listener, whose place moves on. What it got before, as missed, is left out."""
-        shared = wish.kind, tuple(place.items())
-        known = self._texts.get(shared) if wish.kind is not None else None
+        shared = subscription.kind, tuple(place.items())
+        known = self._texts.get(shared) if subscription.kind is not None else None
         if known is None:
             new = (each for each in self.alerts if each.offset >= place.get(each.partition, 0))
-            known = "".join(wish.event(each, place) for each in new), dict(place)
-            if wish.kind is not None:
+            known = "".join(subscription.event(each, place) for each in new), dict(place)
+            if subscription.kind is not None:
                 self._texts[shared] = known
         place.update(known[1])
         return known[0]
@@ -167,26 +167,26 @@ class Subscription:
 
 
 async def listen(
-    broadcaster: Broadcaster, index: AlertsIndex, current: Callable[[], Position], wish: Subscription
+    broadcaster: Broadcaster, index: AlertsIndex, current: Callable[[], Position], subscription: Subscription
 ) -> AsyncIterator[str]:
     """Events as text, for as long as the listener may."""
-    listener = broadcaster.join(wish.is_allowed)
+    listener = broadcaster.join(subscription.is_allowed)
     try:
         begun = dict(current())  # what came before is in the index, what comes after in the queue
-        place = dict(begun if wish.start is None else wish.start)
+        place = dict(begun if subscription.start is None else subscription.start)
         id = position_text(place)
         yield f"id: {id}\nevent: hello\ndata: {json.dumps({'position': id})}\n\n"
-        if wish.start is not None:
-            missed = await asyncio.to_thread(since, index, wish.start, begun)
+        if subscription.start is not None:
+            missed = await asyncio.to_thread(since, index, subscription.start, begun)
             floors = await asyncio.to_thread(index.floors, index.topic)  # afterwards: what goes meanwhile is told
-            gap = sum(max(floors.get(partition, 0) - offset, 0) for partition, offset in wish.start.items())
+            gap = sum(max(floors.get(partition, 0) - offset, 0) for partition, offset in subscription.start.items())
             gap += max(len(missed) - MISSED_MOST, 0)
             if gap:
                 yield f"event: gap\ndata: {json.dumps({'skipped': gap})}\n\n"
             for alert in missed[-MISSED_MOST:]:
                 if listener.is_cut:
                     return
-                if text := wish.event(alert, place):
+                if text := subscription.event(alert, place):
                     yield text
         while not listener.is_cut and listener.is_allowed():
             try:
@@ -197,7 +197,7 @@ async def listen(
                 continue
             batches, listener.waiting = listener.waiting, []
             listener.news.clear()
-            text = "".join(batch.text(wish, place) for batch in batches)
+            text = "".join(batch.text(subscription, place) for batch in batches)
             if text and not listener.is_cut:
                 yield text
     finally:

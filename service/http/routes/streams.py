@@ -23,9 +23,8 @@ from samovar.service.auth import audit
 from samovar.service.config.models import Stream
 from samovar.service.http import schemas
 from samovar.service.http.problems import RefusedWithErrors
-from samovar.service.http.request import Body, Ingesting, Operating, Reading, answered, event_data
+from samovar.service.http.request import Body, Ingesting, Operating, Reading, RequestContext, answered, event_data
 from samovar.service.http.schemas import answers_with, fields_of
-from samovar.service.http.state import AppState
 from samovar.service.masking.fields import HIDDEN, Masks
 from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, readable_by
 from samovar.service.recovery.dead_letters import LetterFilter, Summary, letters_of
@@ -42,8 +41,8 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 StreamName = Annotated[str, Path(max_length=250)]
 
 
-def stream_of(app_state: AppState, name: str) -> Stream:
-    streams = app_state.settings.streams
+def stream_of(context: RequestContext, name: str) -> Stream:
+    streams = context.settings.streams
     if name not in streams:
         hint = did_you_mean(name, streams) or f"Streams are {', '.join(streams)}."
         raise Refused("unknown-stream", f"there is no stream `{name[:80]}`", hint)
@@ -65,7 +64,7 @@ def streams(context: Reading) -> Response:
 @router.get("/streams/{stream}/events", responses=answers_with(schemas.EventsShown))
 def newest(context: Reading, stream: StreamName, limit: Limit = 50) -> Response:
     """The newest events of a stream."""
-    stream_of(context.app_state, stream)
+    stream_of(context, stream)
     found = context.app_state.events.newest(stream, limit)
     return answered({"events": [event_data(context, each) for each in found]})
 
@@ -85,17 +84,17 @@ def newest(context: Reading, stream: StreamName, limit: Limit = 50) -> Response:
 )
 async def post_events(context: Ingesting, stream: StreamName, request: Request) -> Response:
     """Write events to a stream: one, or one per line. Answered when they are durable; all of them or none."""
-    stream_of(context.app_state, stream)
+    stream_of(context, stream)
     body = await request.body()
-    written = await run_in_threadpool(ingest, context.app_state, context.masks, stream, body)
+    written = await run_in_threadpool(ingest, context, stream, body)
     if written:
         await run_in_threadpool(context.app_state.trail.count, context.name, "events posted", stream, written)
     return answered({"written": written, "bad": []})
 
 
-def ingest(app_state: AppState, masks: Masks, name: str, body: bytes) -> int:
+def ingest(context: RequestContext, name: str, body: bytes) -> int:
     """Appends all lines, or none where one is bad: checked as a container would read them. Returns how many."""
-    stream = app_state.settings.streams[name]
+    stream = stream_of(context, name)
     block = body.strip(b"\r\n\t ") + b"\n"
     messages = lines_of(block)
     if len(messages) > LINES_MOST:
@@ -115,12 +114,12 @@ def ingest(app_state: AppState, masks: Masks, name: str, body: bytes) -> int:
             except AvroValueError as error:
                 faults.append((row, None, str(error)))
     if faults:
-        raise _bad_events(masks, name, faults)
+        raise _bad_events(context.masks, name, faults)
     pairs = list(zip(key_texts(batch, 0, messages), values, strict=True))
     if not pairs:
         return 0
-    partitions = partitions_of(app_state.settings, app_state.log.topics(counted_topics(app_state.settings)))
-    return app_state.log.append([Append(stream.topic, pairs, among=partitions)])
+    partitions = partitions_of(context.settings, context.log.topics(counted_topics(context.settings)))
+    return context.log.append([Append(stream.topic, pairs, among=partitions)])
 
 
 def _bad_events(masks: Masks, stream: str, faults: list[tuple[int, int | None, str]]) -> Refused:

@@ -371,10 +371,10 @@ def test_an_ended_session_does_not_come_back_by_an_older_record(tmp_path: Path) 
         value = {"v": 1, "token": "viewer", "token_hash": "h", "at": 1, "seen": 1}
         record = (b"#session:abc", json.dumps(value).encode())
         tokens.fold([record])
-        assert tokens.session("abc") is not None
-        tokens.end(["abc"])
+        assert "abc" in tokens.sessions
+        tokens.end_session("abc")
         tokens.fold([record])
-        assert tokens.session("abc") is None
+        assert "abc" not in tokens.sessions
 
 
 def test_the_start_line_says_how_many_tokens_there_are(tmp_path: Path) -> None:

@@ -21,17 +21,7 @@ from samovar.service.config.models import ServiceFile
 from samovar.service.http import problems
 from samovar.service.http.middleware import RequestGuard
 from samovar.service.http.request import bearer
-from samovar.service.http.routes import (
-    access,
-    alerts,
-    keys,
-    lists,
-    publish,
-    rules,
-    status,
-    streams,
-    views,
-)
+from samovar.service.http.routes import access, alerts, keys, lists, rules, status, streams, views
 from samovar.service.http.server import bound, run_server, server_of
 from samovar.service.http.state import AppState, refuse_open
 from samovar.service.ops.log_output import StampedFormatter
@@ -48,8 +38,7 @@ PROBLEM_SCHEMA = {
     "required": ["type", "title", "status", "code"],
     "properties": {"status": {"type": "integer"}, **{name: {"type": "string"} for name in TEXTS}},
 }
-# /rules/plan and the like come before /rules/{rule}.
-ROUTERS = (access, status, alerts, keys, lists, publish, rules, streams, views)
+ROUTERS = (access, status, alerts, keys, lists, rules, streams, views)
 
 PAGES = Path(__file__).resolve().parent / "web" / "static"
 KINDS = {

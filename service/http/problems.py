@@ -107,9 +107,13 @@ def register(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        code = {404: "not-found", 405: "bad-method"}.get(error.status_code, "bad-request")
-        hint = "GET /api/v1/openapi.json lists all."
-        told = problem(code, str(error.detail), status=error.status_code, hint=hint)
+        title, status, hint = str(error.detail), error.status_code, "GET /api/v1/openapi.json lists all."
+        if status == 404:
+            told = problem("not-found", title, status=status, hint=hint)
+        elif status == 405:
+            told = problem("bad-method", title, status=status, hint=hint)
+        else:
+            told = problem("bad-request", title, status=status, hint=hint)
         return answer(request.url.path, told, error.headers)
 
     @app.exception_handler(Exception)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.replay import EventReplay
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.index import key_text
+from samovar.service.http.state import AppState
 from samovar.service.masking.fields import Masks
 from samovar.service.query.why import decoders_of
 from samovar.service.topology.stages import streams_of
-
-if TYPE_CHECKING:
-    from samovar.service.http.state import AppState
 
 SHOWN = 50
 KEYS_SHOWN = 20

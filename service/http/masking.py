@@ -8,22 +8,20 @@ reads, and this what is in that. A column whose origin is not known is taken to 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from samovar.common.errors import Refused
 from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.query import versions_of
+from samovar.service.http.request import RequestContext
+from samovar.service.http.state import AppState
 from samovar.service.masking.fields import HIDDEN, names_values
 from samovar.service.masking.lineage import Flow
 from samovar.service.topology.ruleset import lists_of
 from samovar.service.views.files import table_name
 from samovar.service.views.sources import stream_tables
-
-if TYPE_CHECKING:
-    from samovar.patterns.syntax.tree import Rule
-    from samovar.service.http.request import RequestContext
-    from samovar.service.http.state import AppState
-    from samovar.service.views.store import ViewManifest
+from samovar.service.views.store import ViewManifest
 
 # ---------------------------------------------------------------- rules and lists
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,11 +16,9 @@ from prometheus_client.registry import Collector
 
 from samovar.changelog.formats.heartbeat import MemberMetadata
 from samovar.common.errors import Refused
+from samovar.service.http.state import AppState
 from samovar.service.ops.metrics import LIVES, PREFIX, fill_task
 from samovar.service.ops.metrics_list import COUNTS, HTTP_METRICS, METRICS, Kind
-
-if TYPE_CHECKING:
-    from samovar.service.http.state import AppState
 
 
 def exposition(app_state: AppState) -> bytes:

@@ -14,7 +14,6 @@ import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
@@ -24,9 +23,7 @@ from samovar.service.config.addresses import is_loopback
 from samovar.service.config.http import Network, networks_of
 from samovar.service.http.problems import answer, problem
 from samovar.service.http.server import headers_of
-
-if TYPE_CHECKING:
-    from samovar.service.http.state import AppState
+from samovar.service.http.state import AppState
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")

@@ -52,7 +52,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
 
 
 class Role(IntEnum):
-    """Each may what the one before it may. An operator also sees what is marked `pii`."""
+    """Each role may do what the one before it may. An operator also sees what is marked `pii`."""
 
     VIEWER = 1
     AUTHOR = 2
@@ -93,7 +93,7 @@ class ApiToken:
 
 @dataclass(frozen=True)
 class Principal:
-    """Whoever asks. Without a role they may nothing but log in."""
+    """The caller. Without a role they may only log in."""
 
     name: str | None
     role: Role | None

@@ -23,7 +23,7 @@ OnProgress: TypeAlias = Callable[[float, float | None], None]  # the share done,
 
 
 class JobCancelled(Exception):
-    """Whoever asked for it does not want it any more."""
+    """The caller does not want the result any more."""
 
 
 @dataclass

@@ -86,22 +86,22 @@ class RequestContext:
         self.app_state.trail.record(self.name, what, detail)
 
 
-def need(right: str) -> Callable[[Request], RequestContext]:
-    """A dependency: anyone who asks has this right."""
+def require(permission: str) -> Callable[[Request], RequestContext]:
+    """A dependency: the caller has this permission."""
 
     def check(request: Request) -> RequestContext:
         who = who_asks(request)
         if who.role is None:
             hint = "Send `Authorization: Bearer TOKEN`; `samovar tokens add` makes one."
             raise Refused("access-token", "this needs an API token that is known", hint)
-        if not who.may(right):
-            hint = f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it."
+        if not who.may(permission):
+            hint = f"It needs the role {RIGHTS[permission].word}: `samovar tokens add` makes a token with it."
             raise Refused("access-role", f"the role {who.role.word} may not do this", hint)
         context = RequestContext(request, who)
         app_state = context.app_state
         path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)
         # That marked fields may be read in the clear is written down, and of which key. Ingesting only writes.
-        if right != "ingest" and who.may("pii") and app_state.lineage.any and not path.startswith(UNMARKED):
+        if permission != "ingest" and who.may("pii") and app_state.lineage.any and not path.startswith(UNMARKED):
             key = request.path_params.get("key")
             shown = "" if key is None else f" {app_state.masks(NOBODY).alias(key)}"
             app_state.trail.count(context.name, "unmasked read", f"{request.method} {path}{shown}")
@@ -110,11 +110,11 @@ def need(right: str) -> Callable[[Request], RequestContext]:
     return check
 
 
-Reading = Annotated[RequestContext, Depends(need("read"))]
-Labelling = Annotated[RequestContext, Depends(need("label"))]
-Authoring = Annotated[RequestContext, Depends(need("rules"))]
-Operating = Annotated[RequestContext, Depends(need("operate"))]
-Ingesting = Annotated[RequestContext, Depends(need("ingest"))]
+Reading = Annotated[RequestContext, Depends(require("read"))]
+Labelling = Annotated[RequestContext, Depends(require("label"))]
+Authoring = Annotated[RequestContext, Depends(require("rules"))]
+Operating = Annotated[RequestContext, Depends(require("operate"))]
+Ingesting = Annotated[RequestContext, Depends(require("ingest"))]
 
 
 def event_data(context: RequestContext, event: StreamEvent) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def real_items(context: RequestContext, name: str, items: Sequence[Any], given: 
 
 
 def refuse_adding(context: RequestContext, name: str) -> None:
-    """Whoever puts a value on a list that a marked field is looked for in sees by the alerts who has it."""
+    """Refuses to add to a list that a marked field is looked for in: by the alerts, one sees who has the value."""
     if hides_list(context, name):
         raise Refused(
             "pii-comparison",

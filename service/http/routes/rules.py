@@ -349,7 +349,7 @@ def entry_data(entry: RuleEntry) -> dict[str, Any]:
 
 
 def _changed(context: RequestContext, change: Callable[..., RuleEntry], *given: Any, **options: Any) -> Response:
-    """Makes a change, and has the rules looked at again: whoever changed one may ask for it at once."""
+    """Makes a change, and has the rules loaded again: who changed one may ask for it at once."""
     entry = change(context.settings, context.log, *given, **options)
     context.app_state.rule_cache.look_again()
     return answered(entry_data(entry))

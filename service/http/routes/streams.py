@@ -139,9 +139,7 @@ def _bad_events(masks: Masks, stream: str, faults: list[tuple[int, int | None, s
 
 @router.get("/dead-letters", responses=answers_with(schemas.LettersPage))
 def dead_letters(
-    context: Reading,
-    reason: Annotated[list[str] | None, Query(max_length=50)] = None,
-    limit: Limit = 50,
+    context: Reading, reason: Annotated[list[str] | None, Query(max_length=50)] = None, limit: Limit = 50
 ) -> Response:
     """Records that were not events, newest first, and how many there are of each kind."""
     wanted = LetterFilter(tuple(reason or ()), start=f"-{LETTERS_READ}")

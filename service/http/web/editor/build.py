@@ -59,9 +59,9 @@ def build(force: bool = False) -> bool:
         content = made.read_bytes()
     # Written next to their places and renamed: a running server never sends half a file.
     for target, written in ((BUNDLE, content), (STAMP, f"{digest}\n".encode())):
-        beside = target.with_suffix(".new")
-        beside.write_bytes(written)
-        beside.replace(target)
+        scratch = target.with_suffix(".new")
+        scratch.write_bytes(written)
+        scratch.replace(target)
     print(f"editor: built in {time.monotonic() - begun:.1f} s ({len(content) / 1024:.0f} KiB)", flush=True)
     return True
 

@@ -185,17 +185,13 @@ def values(
     texts = Counter(each for each in found if isinstance(each, str))
     told: dict[str, Any] = {"rule": rule, "field": field, "count": len(numbers) + sum(texts.values())}
     told["texts"] = [{"value": text, "count": count} for text, count in texts.most_common(TEXTS_SHOWN)]
-    return told | _spread(numbers, buckets)
-
-
-def _spread(numbers: Sequence[float], buckets: int) -> dict[str, Any]:
     if not numbers:
-        return {"min": None, "max": None, "mean": None, "p50": None, "p95": None, "buckets": []}
+        return told | {"min": None, "max": None, "mean": None, "p50": None, "p95": None, "buckets": []}
     low, high = numbers[0], numbers[-1]
     width = (high - low) / buckets or 1.0
     counted = Counter(min(int((each - low) / width), buckets - 1) for each in numbers)
     parts = range(buckets if high > low else 1)
-    return {
+    return told | {
         "min": low,
         "max": high,
         "mean": sum(numbers) / len(numbers),

@@ -1,4 +1,6 @@
-"""Who may do what: API tokens with roles, in a compacted topic of one partition, `{service}-access`. Format 1.
+"""Who may do what: API tokens with roles, and logins of browsers. Format 1.
+
+A compacted topic of one partition: `{service}-access`.
 
 A record's key is the token's name; its value JSON, with the token only as its hash:
 
@@ -10,7 +12,11 @@ made. Further records, whose keys no token can have:
     #mask            {"v": 1, "secret"}: of pseudonyms (samovar.service.masking.fields), the same on all nodes
     #closed          {"v": 1, "at"}: a token was made. Written before the first one and never deleted: from then on no
                      tokens means nobody, after any compaction and on every node
-    #session:HASH    {"v": 1, "token", "token_hash", "at", "seen"}: a browser's login (samovar.service.auth.sessions)
+    #session:HASH    {"v": 1, "token", "token_hash", "at", "seen"}: a browser's login
+
+A browser's cookie holds the session's id, 256 random bits; the topic has its hash, so that every node knows it and
+nobody who reads the log can use it. A session ends by logging out, some time after it began, some time after it was
+last used, and with its token. Each login has a new id, and ends the session that the browser had before.
 
 Every node follows the topic: a token that is removed is refused within a second or so. A record that cannot be read
 gives nobody anything. Where the topic itself was lost, the audit trail still says that a token was made.
@@ -28,13 +34,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.log import Append, Log, TopicPartition
-from samovar.common.errors import Refused
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
@@ -46,6 +53,11 @@ MASK = "#mask"
 CLOSED = "#closed"
 SESSION = "#session:"
 MADE = "token added"  # as the audit trail has it
+MOST_PER_TOKEN = 50  # the one that was used least recently makes room
+SWEPT_MOST = 1_000  # that expired, deleted by a login
+ID_CHARACTERS = 43  # of 32 bytes
+WAIT_S = 1.0  # for a session that another node opened this moment
+WAITING_MOST = 4  # requests that wait so: an id that is made up must not take all threads
 ENDED_KEPT = 10_000  # sessions that ended here, so that an older record cannot bring one back
 LOGGER = logging.getLogger("samovar.access")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
@@ -320,3 +332,64 @@ def remove_token(settings: ServiceFile, log: Log, name: str) -> None:
         hint = did_you_mean(name, names) or "`samovar tokens list CONFIG` shows all."
         raise Refused("unknown-token", f"there is no token `{name[:80]}`", hint)
     log.append([Append(topic_of(settings.service), [(name.encode(), None)], 0)])
+
+
+# ---------------------------------------------------------------- logins of browsers
+
+
+class Sessions:
+    """What cookies are worth. Threads may share it."""
+
+    def __init__(self, settings: ServiceFile, log: Log, tokens: Tokens) -> None:
+        self._limits, self._log, self._tokens = settings.http, log, tokens
+        self._waiting = threading.BoundedSemaphore(WAITING_MOST)
+        self._topic = topic_of(settings.service)
+
+    def open(self, token: ApiToken, before: str | None, now_ms: int) -> str:
+        """Opens a session of a token, and returns its id, which is kept nowhere."""
+        given = secrets.token_urlsafe(32)
+        made = BrowserSession(hash_of(given), token.name, token.hash, now_ms, now_ms)
+        known = self._tokens.sessions
+        expired = [each for each in known.values() if self._is_over(each, now_ms) or not self._tokens.token_of(each)]
+        own = sorted((each for each in known.values() if each.token == token.name), key=lambda each: each.seen)
+        gone = {each.hash for each in [*expired[:SWEPT_MOST], *own[: max(len(own) - MOST_PER_TOKEN + 1, 0)]]}
+        gone |= {hash_of(before)} & known.keys() if before else set()
+        pairs = [made.record(), *((f"{SESSION}{hashed}".encode(), None) for hashed in gone)]
+        self._log.append([Append(self._topic, pairs, 0)])
+        self._tokens.fold(pairs)
+        return given
+
+    def end(self, given: str) -> BrowserSession | None:
+        """Ends a session, and returns which one it was."""
+        found = self._tokens.sessions.get(hash_of(given))
+        if found is not None:
+            self._tokens.end_session(found.hash)
+            self._log.append([Append(self._topic, [(f"{SESSION}{found.hash}".encode(), None)], 0)])
+        return found
+
+    def who(self, given: str, now_ms: int) -> Principal | None:
+        """Who asks with this id. May wait a moment, and write down that the session was used."""
+        hashed = hash_of(given)
+        is_unknown = hashed not in self._tokens.sessions and len(given) == ID_CHARACTERS
+        if is_unknown and self._waiting.acquire(blocking=False):
+            try:
+                self._tokens.wait_for_session(hashed, WAIT_S)
+            finally:
+                self._waiting.release()
+        found = self._tokens.sessions.get(hashed)
+        who = self.who_has(given, now_ms)
+        if found is not None and who is not None and now_ms - found.seen > self._limits.session_idle_ms // 4:
+            used = replace(found, seen=now_ms).record()
+            self._tokens.fold([used])  # first: it is due no more, however many ask at once
+            with suppress(LogUnavailable, Fenced, Refused):  # it then ends the earlier on other nodes
+                self._log.append([Append(self._topic, [used], 0)])
+        return who
+
+    def who_has(self, given: str, now_ms: int) -> Principal | None:
+        """Whose session this is, None where it is none or has ended."""
+        found = self._tokens.sessions.get(hash_of(given))
+        token = None if found is None or self._is_over(found, now_ms) else self._tokens.token_of(found)
+        return None if token is None else Principal(token.name, token.role)
+
+    def _is_over(self, session: BrowserSession, now_ms: int) -> bool:
+        return now_ms - session.at >= self._limits.session_ms or now_ms - session.seen >= self._limits.session_idle_ms

@@ -16,8 +16,7 @@ from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.service.alerts.follow import Follower
 from samovar.service.auth.audit import AuditWriter
-from samovar.service.auth.sessions import Sessions
-from samovar.service.auth.tokens import LOCAL, NOBODY, Principal, Role, Tokens, ensure_access
+from samovar.service.auth.tokens import LOCAL, NOBODY, Principal, Role, Sessions, Tokens, ensure_access
 from samovar.service.config.addresses import HttpAddress
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.jobs import Jobs

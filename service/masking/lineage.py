@@ -144,11 +144,8 @@ def compared(rule: Rule, is_marked: IsMarked) -> list[str]:
         joined = [part.value for part in parts if part is not None]
         flows = {flow_of(each, is_marked) for each in joined}
         found += joined if Flow.CLEAR in flows and len(flows) > 1 else []
-    return sorted({path for each in found for path in marked_in(each, is_marked)})
-
-
-def marked_in(expression: Expr, is_marked: IsMarked) -> set[str]:
-    return {part.path for part in walk(expression) if isinstance(part, Field) and is_marked(part.path)}
+    fields = {part.path for each in found for part in walk(each) if isinstance(part, Field)}
+    return sorted(filter(is_marked, fields))
 
 
 def expressions_of(rule: Rule) -> Iterator[Expr]:

@@ -17,8 +17,17 @@ from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.auth import audit
 from samovar.service.auth import tokens as access
-from samovar.service.auth.sessions import MOST_PER_TOKEN
-from samovar.service.auth.tokens import MASK, Role, Tokens, add_token, hash_of, load_tokens, remove_token, topic_of
+from samovar.service.auth.tokens import (
+    MASK,
+    MOST_PER_TOKEN,
+    Role,
+    Tokens,
+    add_token,
+    hash_of,
+    load_tokens,
+    remove_token,
+    topic_of,
+)
 from samovar.service.config.addresses import HttpAddress, place_of
 from samovar.service.http.app import tokens_text
 from samovar.service.http.jobs import OnProgress

@@ -10,15 +10,15 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
 from samovar.changelog.log import Log, Reader, Records, Topic, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
-from samovar.service.alerts import labels as labels_topic
-from samovar.service.alerts.index import Alert, AlertsIndex, read_alert
+from samovar.service.alerts.index import Alert, AlertsIndex, read_alerts
+from samovar.service.alerts.labels import Label, unpack
 from samovar.service.auth import tokens as access
 from samovar.service.auth.tokens import Tokens
 from samovar.service.config.models import ServiceFile
+from samovar.service.topology.topics import labels_topic
 
 POLL_RECORDS = 5_000
 POLL_S = 0.2
@@ -27,7 +27,6 @@ CLOSE_S = 5.0
 LOOK_S = 5.0  # whether topics are still the same
 
 LOGGER = logging.getLogger("samovar.http")
-OnAlerts: TypeAlias = Callable[[Sequence[Alert], Mapping[int, int]], None]
 
 
 class Follower:
@@ -38,12 +37,12 @@ class Follower:
         settings: ServiceFile,
         log: Log,
         index: AlertsIndex,
-        on_alerts: OnAlerts,
-        tokens: Tokens | None = None,
+        on_alerts: Callable[[Sequence[Alert]], None],
+        tokens: Tokens,
     ) -> None:
         self._settings, self._log, self._index, self._on_alerts = settings, log, index, on_alerts
         self._tokens = tokens
-        self._access = access.topic_of(settings.service)
+        self._alerts, self._access = settings.alerts.topic, access.topic_of(settings.service)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self.position: dict[int, int] = {}
@@ -68,18 +67,8 @@ class Follower:
 
     def wait_begun(self, timeout_s: float) -> bool:
         """Whether it knows where the alerts begin, or will within this time."""
-        if self.position:
-            return True
         with self._changed:
             return self._changed.wait_for(lambda: bool(self.position), timeout_s)
-
-    def wait_for(self, at: TopicPartition, offset: int, timeout_s: float) -> bool:
-        """Whether the index has all of the alerts before an offset, or will within this time."""
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: self.position.get(at.partition, 0) >= offset, max(deadline - time.monotonic(), 0)
-            )
 
     # ------------------------------------------------------------ the thread
 
@@ -98,55 +87,42 @@ class Follower:
             self._ending.wait(AGAIN_S)
 
     def _follow(self) -> None:
-        names = [self._settings.alerts.topic, labels_topic.topic_of(self._settings.service)]
-        names += [] if self._tokens is None else [self._access]
+        names = [self._alerts, labels_topic(self._settings.service).name, self._access]
         topics = self._log.topics(names)
-        if self._tokens is not None:
-            self._tokens.renew(access.load_tokens(self._log, self._settings.service))
-        starts, ends = self._starts(topics)
+        ids = {each.name: each.id for each in topics.values()}
+        self._tokens.renew(access.load_tokens(self._log, self._settings.service))
+        starts, ends = self._bounds(topics)
         if not starts:
             return
-        topic = self._settings.alerts.topic
-        self._ends = {at.partition: end for at, end in ends.items() if at.topic == topic}
+        self._ends = {at.partition: end for at, end in ends.items() if at.topic == self._alerts}
         self._index.begin(topics, {at: start for at, start in starts.items() if at.topic != self._access})
         reader = self._log.reader(starts)
         positions = dict(starts)
-        self._moved(positions)
+        self._advance(positions)
         try:
             while not self._ending.is_set():
                 batch = reader.poll(POLL_RECORDS, POLL_S)
                 self._take(batch, reader, positions)
                 self.trouble = None
                 self.is_caught_up = self.is_caught_up or all(positions[at] >= end for at, end in ends.items())
-                if self._are_others(topics, names, has_more=bool(batch)):
-                    return  # one was made since, or deleted and made again: begin again
+                # Whenever it is quiet while a topic is missing, and every few seconds in any case.
+                if time.monotonic() - self._looked_s > LOOK_S or (len(topics) < len(set(names)) and not batch):
+                    self._looked_s = time.monotonic()
+                    if {each.name: each.id for each in self._log.topics(names).values()} != ids:
+                        return  # one was made since, or deleted and made again: begin again
         finally:
             reader.close()
 
-    def _are_others(self, topics: Mapping[str, Topic], names: Sequence[str], *, has_more: bool) -> bool:
-        """Whether the log has other topics under these names: looked at whenever it is quiet while one is missing, and
-        every few seconds in any case.
-        """
-        now = time.monotonic()
-        is_due = now - self._looked_s > LOOK_S or (len(topics) < len(set(names)) and not has_more)
-        if not is_due:
-            return False
-        self._looked_s = now
-        return {each.name: each.id for each in self._log.topics(names).values()} != {
-            each.name: each.id for each in topics.values()
-        }
-
-    def _starts(self, topics: Mapping[str, Topic]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    def _bounds(self, topics: Mapping[str, Topic]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Where to begin in each partition, and where each ends now."""
         starts: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
         for topic in topics.values():
-            if self._tokens is not None and topic.name == self._access:
-                stored = {0: self._tokens.next}  # what was before has been folded, removals included
-            else:
-                stored = self._index.positions(topic)
+            is_access = topic.name == self._access  # what was before has been folded, removals included
+            stored = {0: self._tokens.next} if is_access else self._index.positions(topic)
             places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
             for at, (begin, end) in self._log.bounds(places).items():
-                first = max(begin, end - self._index.most) if topic.name == self._settings.alerts.topic else begin
+                first = max(begin, end - self._index.most) if topic.name == self._alerts else begin
                 known = stored.get(at.partition)
                 starts[at] = first if known is None or known > end else max(known, begin)
                 ends[at] = end
@@ -154,49 +130,35 @@ class Follower:
 
     def _take(self, batch: Sequence[Records], reader: Reader, positions: dict[TopicPartition, int]) -> None:
         alerts: list[Alert] = []
-        labels: list[labels_topic.Label] = []
+        labels: list[Label] = []
         moved: dict[TopicPartition, int] = {}
         for records in batch:
             at = TopicPartition(records.topic, records.partition)
-            if self._tokens is not None and at.topic == self._access:
-                self._tokens.fold(records)
+            if at.topic == self._access:
+                self._tokens.fold(records.pairs(), records.next)
                 continue
             moved[at] = reader.position(at)
-            if at.topic == self._settings.alerts.topic:
-                alerts += self._alerts(records)
-            else:
-                labels += self._labels(records)
+            if at.topic == self._alerts:
+                found = list(read_alerts(records))
+                self.skipped += len(records) - len(found)
+                alerts += found
+                continue
+            for _, value in records.pairs():
+                try:
+                    labels += [] if value is None else [unpack(value)]
+                except (ValueError, KeyError, TypeError):
+                    self.skipped += 1
         if moved:
             new = self._index.take(alerts, labels, moved)
             positions |= moved
-            self._moved(positions)
+            self._advance(positions)
             if new:
-                self._on_alerts(new, dict(self.position))
+                self._on_alerts(new)
         for at in positions:
             positions[at] = max(positions[at], reader.position(at))
 
-    def _labels(self, records: Records) -> list[labels_topic.Label]:
-        found = []
-        for _, value in records.pairs():
-            try:
-                found += [] if value is None else [labels_topic.unpack(value)]
-            except (ValueError, KeyError, TypeError):
-                self.skipped += 1
-        return found
-
-    def _alerts(self, records: Records) -> list[Alert]:
-        found = []
-        rows = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
-        for offset, logged, (_, value) in rows:
-            alert = read_alert(records.partition, offset, logged, value)
-            if alert is None:
-                self.skipped += 1
-            else:
-                found.append(alert)
-        return found
-
-    def _moved(self, positions: Mapping[TopicPartition, int]) -> None:
+    def _advance(self, positions: Mapping[TopicPartition, int]) -> None:
         with self._changed:
-            topic = self._settings.alerts.topic
-            self.position = {at.partition: after for at, after in sorted(positions.items()) if at.topic == topic}
+            found = {at.partition: after for at, after in sorted(positions.items()) if at.topic == self._alerts}
+            self.position = found
             self._changed.notify_all()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.log import Topic, TopicPartition
+from samovar.changelog.log import Records, Topic, TopicPartition
 from samovar.common.folders import make_private, make_private_file
 from samovar.service.alerts.labels import Label
 
@@ -100,28 +100,34 @@ def read_alert(partition: int, offset: int, logged: int, value: bytes | None) ->
         return None
 
 
+def read_alerts(records: Records) -> Iterator[Alert]:
+    """The alerts among records of the topic."""
+    rows = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
+    for offset, logged, (_, value) in rows:
+        alert = read_alert(records.partition, offset, logged, value)
+        if alert is not None:
+            yield alert
+
+
 class AlertsIndex:
     """The source of truth for what a search finds. Threads may share it; one writes."""
 
     def __init__(self, path: Path, topic: str, most: int = MOST_ALERTS) -> None:
         self.path, self.topic, self.most = path, topic, most
         self._lock = threading.Lock()
-        self._connection = self._opened()
+        self._connection = self._open()
         self._since_trim = 0
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
 
-    # ------------------------------------------------------------ opening
-
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         make_private(self.path.parent)
         try:
             return self._connect()
         except sqlite3.DatabaseError:
-            self._remove()
-            return self._connect()
+            return self._create()
 
     def _connect(self) -> sqlite3.Connection:
         make_private_file(self.path)
@@ -140,18 +146,18 @@ class AlertsIndex:
             raise
         return connection
 
-    def _remove(self) -> None:
+    def _create(self) -> sqlite3.Connection:
+        """In the place of a file that is thrown away."""
         for ending in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                self.path.with_name(self.path.name + ending).unlink()
+            self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
+        return self._connect()
 
     def renew(self) -> None:
-        """Throw all away; what the topics hold is folded again."""
+        """Throws all away; what the topics hold is folded again."""
         with self._lock:
             with suppress(sqlite3.Error):
                 self._connection.close()
-            self._remove()
-            self._connection = self._connect()
+            self._connection = self._create()
 
     # ------------------------------------------------------------ where it stands
 
@@ -184,24 +190,15 @@ class AlertsIndex:
     def take(
         self, alerts: Iterable[Alert], labels: Iterable[Label], positions: Mapping[TopicPartition, int]
     ) -> list[Alert]:
-        """Fold records in, with the positions that they end at. Gives the alerts that were not here before."""
+        """Folds records in, with the positions that they end at. Returns the alerts that were not here before."""
         new = []
         with self._writing() as connection:
             for alert in alerts:
+                match, place = alert.match, (alert.partition, alert.offset, alert.logged)
+                times = match["at"], match["start"], match["end"]
                 made = connection.execute(
                     "INSERT OR IGNORE INTO alert VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        alert.id,
-                        alert.partition,
-                        alert.offset,
-                        alert.logged,
-                        alert.rule,
-                        alert.key,
-                        alert.match["at"],
-                        alert.match["start"],
-                        alert.match["end"],
-                        alert.body,
-                    ),
+                    (alert.id, *place, alert.rule, alert.key, *times, alert.body),
                 )
                 if made.rowcount:
                     new.append(alert)
@@ -235,10 +232,6 @@ class AlertsIndex:
             connection.execute(
                 "UPDATE position SET floor = ? WHERE topic = ? AND partition = ?", (floor, self.topic, partition)
             )
-
-    def forget_label(self, alert: str) -> None:
-        with self._writing() as connection:
-            connection.execute("DELETE FROM label WHERE alert = ?", (alert,))
 
     # ------------------------------------------------------------ asking
 

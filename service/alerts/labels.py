@@ -11,12 +11,11 @@ confirmed of those that somebody has judged.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from samovar.changelog.cursors import read_all
-from samovar.changelog.log import Append, Log, TopicPartition
+from samovar.changelog.log import Append, Log
 from samovar.common.errors import Refused
 from samovar.common.wire import from_wire, stored, to_wire
 from samovar.service.topology.topics import labels_topic
@@ -40,44 +39,18 @@ class Label:
     note: str = ""
 
 
-def topic_of(service: str) -> str:
-    return labels_topic(service).name
-
-
 def put(log: Log, service: str, label: Label) -> None:
-    """Written when this returns."""
-    log.append([Append(topic_of(service), [(label.alert.encode(), pack(label))], 0)])
-
-
-def pack(label: Label) -> bytes:
-    return json.dumps({"v": FORMAT, **to_wire(label)}, ensure_ascii=False, separators=(",", ":")).encode()
+    """Durable when this returns."""
+    value = json.dumps({"v": FORMAT, **to_wire(label)}, ensure_ascii=False, separators=(",", ":")).encode()
+    log.append([Append(labels_topic(service).name, [(label.alert.encode(), value)], 0)])
 
 
 def unpack(data: bytes) -> Label:
     raw: dict[str, Any] = json.loads(data)
     if raw.pop("v") > FORMAT:
-        raise Refused(
-            "format-newer",
-            "a label was written by a newer version of Samovar",
-            "Use the version that wrote it, or a newer one.",
-        )
+        hint = "Use the version that wrote it, or a newer one."
+        raise Refused("format-newer", "a label was written by a newer version of Samovar", hint)
     return from_wire(Label, raw)
-
-
-def all_labels(log: Log, service: str) -> dict[str, Label]:
-    """The newest label of each alert."""
-    topic = topic_of(service)
-    if topic not in log.topics([topic]):
-        return {}
-    found: dict[str, Label] = {}
-    for records in read_all(log, TopicPartition(topic, 0)):
-        for key, value in records.pairs():
-            alert = (key or b"").decode("utf-8", "replace")
-            if value is None:
-                found.pop(alert, None)
-            else:
-                found[alert] = unpack(value)
-    return found
 
 
 def precision(counts: Mapping[str, int]) -> float | None:
@@ -88,12 +61,3 @@ def precision(counts: Mapping[str, int]) -> float | None:
     """
     judged = counts.get("confirmed", 0) + counts.get("false_alarm", 0)
     return counts.get("confirmed", 0) / judged if judged else None
-
-
-def by_rule(labels: Mapping[str, Label]) -> Iterator[tuple[str, dict[str, int]]]:
-    """How many of each label a rule has, of the alerts that have one."""
-    found: dict[str, dict[str, int]] = {}
-    for label in labels.values():
-        own = found.setdefault(label.rule, dict.fromkeys(LABELS, 0))
-        own[label.label] += 1
-    yield from found.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from samovar.service.alerts.index import Alert, AlertsIndex
 from samovar.service.alerts.labels import LABELS, precision
 
 COLUMNS = "alert.partition, alert.offset, alert.logged, alert.body"
+LABELLED = "LEFT JOIN label ON label.alert = alert.id"
+ALERTS = f"SELECT {COLUMNS}, label.label FROM alert {LABELLED}"  # noqa: S608 - our own words
 COUNTED = 10_000  # of a search's finds; beyond it the total is said not to be exact
 VALUES_MOST = 20_000  # alerts that a distribution looks at, the newest
 TEXTS_SHOWN = 20
@@ -45,27 +47,18 @@ class AlertResults:
 def search(index: AlertsIndex, wanted: Search) -> AlertResults:
     """Newest first, by (at, id)."""
     where, values = _where(wanted)
-    total = index.ask(
-        f"SELECT count(*) FROM (SELECT 1 FROM alert {_join(wanted)} WHERE {where} LIMIT {COUNTED + 1})",  # noqa: S608
-        values,
-    )[0][0]
+    join = "" if wanted.label is None else LABELLED
+    counting = f"SELECT count(*) FROM (SELECT 1 FROM alert {join} WHERE {where} LIMIT {COUNTED + 1})"  # noqa: S608 - our own words
+    total = index.ask(counting, values)[0][0]
     if wanted.after is not None:
-        at, id = _place(wanted.after)
-        where, values = f"{where} AND (alert.at, alert.id) < (?, ?)", [*values, at, id]
+        where, values = f"{where} AND (alert.at, alert.id) < (?, ?)", [*values, *_place(wanted.after)]
     rows = index.ask(
-        f"SELECT {COLUMNS}, label.label FROM alert LEFT JOIN label ON label.alert = alert.id WHERE {where}"  # noqa: S608 - our own words
-        " ORDER BY alert.at DESC, alert.id DESC LIMIT ?",
-        [*values, wanted.limit + 1],
+        f"{ALERTS} WHERE {where} ORDER BY alert.at DESC, alert.id DESC LIMIT ?", [*values, wanted.limit + 1]
     )
     found = [(_alert(row), row[4] or "open") for row in rows[: wanted.limit]]
     last = found[-1][0] if len(rows) > wanted.limit else None
-    return AlertResults(
-        found, None if last is None else f"{last.match['at']}.{last.id}", min(total, COUNTED), total <= COUNTED
-    )
-
-
-def _join(wanted: Search) -> str:
-    return "" if wanted.label is None else "LEFT JOIN label ON label.alert = alert.id"
+    following = None if last is None else f"{last.match['at']}.{last.id}"
+    return AlertResults(found, following, min(total, COUNTED), total <= COUNTED)
 
 
 def _where(wanted: Search) -> tuple[str, list[Any]]:
@@ -74,21 +67,16 @@ def _where(wanted: Search) -> tuple[str, list[Any]]:
     if wanted.rules:
         parts.append(f"alert.rule IN ({', '.join('?' * len(wanted.rules))})")
         values += wanted.rules
-    for column, value in (
-        ("alert.key = ?", wanted.key),
-        ("alert.at >= ?", wanted.from_ms),
-        ("alert.at < ?", wanted.to_ms),
-    ):
+    compared = {"alert.key = ?": wanted.key, "alert.at >= ?": wanted.from_ms, "alert.at < ?": wanted.to_ms}
+    compared["coalesce(label.label, 'open') = ?"] = wanted.label
+    for condition, value in compared.items():
         if value is not None:
-            parts.append(column)
+            parts.append(condition)
             values.append(value)
     for word, versions in (("IN", wanted.versions), ("NOT IN", wanted.but_versions or None)):
         if versions is not None:
             parts.append(f"json_extract(alert.body, '$.version') {word} (SELECT value FROM json_each(?))")  # noqa: S608 - our own words
             values.append(json.dumps(list(versions)))
-    if wanted.label is not None:
-        parts.append("coalesce(label.label, 'open') = ?")
-        values.append(wanted.label)
     return " AND ".join(parts), values
 
 
@@ -111,16 +99,10 @@ def _alert(row: Sequence[Any]) -> Alert:
 
 
 def one(index: AlertsIndex, id: str) -> tuple[Alert, str]:
-    rows = index.ask(
-        f"SELECT {COLUMNS}, label.label FROM alert LEFT JOIN label ON label.alert = alert.id WHERE alert.id = ?",  # noqa: S608 - our own words
-        [id],
-    )
+    rows = index.ask(f"{ALERTS} WHERE alert.id = ?", [id])
     if not rows:
-        raise Refused(
-            "unknown-alert",
-            "there is no such alert",
-            f"Only the newest {index.most:,} are searched; `samovar read CONFIG alerts` has what the topic keeps.",
-        )
+        hint = f"Only the newest {index.most:,} are searched; `samovar read CONFIG alerts` has what the topic keeps."
+        raise Refused("unknown-alert", "there is no such alert", hint)
     return _alert(rows[0]), rows[0][4] or "open"
 
 
@@ -129,7 +111,7 @@ def label_of(index: AlertsIndex, id: str) -> dict[str, Any] | None:
     return None if not rows else dict(zip(("label", "by", "at", "note"), rows[0], strict=True))
 
 
-def since(index: AlertsIndex, after: Mapping[int, int], until: Mapping[int, int]) -> Iterator[Alert]:
+def since(index: AlertsIndex, after: Mapping[int, int], until: Mapping[int, int]) -> list[Alert]:
     """Alerts of each partition from one position up to another, in the order of their log times."""
     found: list[Alert] = []
     for partition, end in until.items():
@@ -138,7 +120,7 @@ def since(index: AlertsIndex, after: Mapping[int, int], until: Mapping[int, int]
             [partition, after.get(partition, end), end],
         )
         found += map(_alert, rows)
-    yield from sorted(found, key=lambda alert: (alert.logged, alert.partition, alert.offset))
+    return sorted(found, key=lambda alert: (alert.logged, alert.partition, alert.offset))
 
 
 def versions_of(index: AlertsIndex, rule: str) -> list[str]:
@@ -203,17 +185,13 @@ def values(
     texts = Counter(each for each in found if isinstance(each, str))
     told: dict[str, Any] = {"rule": rule, "field": field, "count": len(numbers) + sum(texts.values())}
     told["texts"] = [{"value": text, "count": count} for text, count in texts.most_common(TEXTS_SHOWN)]
-    return told | _spread(numbers, buckets)
-
-
-def _spread(numbers: Sequence[float], buckets: int) -> dict[str, Any]:
     if not numbers:
-        return {"min": None, "max": None, "mean": None, "p50": None, "p95": None, "buckets": []}
+        return told | {"min": None, "max": None, "mean": None, "p50": None, "p95": None, "buckets": []}
     low, high = numbers[0], numbers[-1]
     width = (high - low) / buckets or 1.0
     counted = Counter(min(int((each - low) / width), buckets - 1) for each in numbers)
     parts = range(buckets if high > low else 1)
-    return {
+    return told | {
         "min": low,
         "max": high,
         "mean": sum(numbers) / len(numbers),

@@ -1,4 +1,6 @@
-"""Who may do what: API tokens with roles, in a compacted topic of one partition, `{service}-access`. Format 1.
+"""Who may do what: API tokens with roles, and logins of browsers. Format 1.
+
+A compacted topic of one partition: `{service}-access`.
 
 A record's key is the token's name; its value JSON, with the token only as its hash:
 
@@ -7,12 +9,14 @@ A record's key is the token's name; its value JSON, with the token only as its h
 A token has 256 random bits, so that a plain hash is enough: there is nothing to guess. It is shown once, when it is
 made. Further records, whose keys no token can have:
 
-    #mask            {"v": 1, "secret"}: of pseudonyms (samovar.service.masking.fields), so that all nodes give the
-    same
+    #mask            {"v": 1, "secret"}: of pseudonyms (samovar.service.masking.fields), the same on all nodes
     #closed          {"v": 1, "at"}: a token was made. Written before the first one and never deleted: from then on no
                      tokens means nobody, after any compaction and on every node
     #session:HASH    {"v": 1, "token", "token_hash", "at", "seen"}: a browser's login
-    (samovar.service.auth.sessions)
+
+A browser's cookie holds the session's id, 256 random bits; the topic has its hash, so that every node knows it and
+nobody who reads the log can use it. A session ends by logging out, some time after it began, some time after it was
+last used, and with its token. Each login has a new id, and ends the session that the browser had before.
 
 Every node follows the topic: a token that is removed is refused within a second or so. A record that cannot be read
 gives nobody anything. Where the topic itself was lost, the audit trail still says that a token was made.
@@ -30,13 +34,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.log import Append, Log, Records, TopicPartition
-from samovar.common.errors import Refused
+from samovar.changelog.log import Append, Log, TopicPartition
+from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.auth import audit
 from samovar.service.config.models import ServiceFile
@@ -48,13 +53,18 @@ MASK = "#mask"
 CLOSED = "#closed"
 SESSION = "#session:"
 MADE = "token added"  # as the audit trail has it
+MOST_PER_TOKEN = 50  # the one that was used least recently makes room
+SWEPT_MOST = 1_000  # that expired, deleted by a login
+ID_CHARACTERS = 43  # of 32 bytes
+WAIT_S = 1.0  # for a session that another node opened this moment
+WAITING_MOST = 4  # requests that wait so: an id that is made up must not take all threads
 ENDED_KEPT = 10_000  # sessions that ended here, so that an older record cannot bring one back
 LOGGER = logging.getLogger("samovar.access")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
 
 
 class Role(IntEnum):
-    """Each may what the one before it may. An operator also sees what is marked `pii`."""
+    """Each role may do what the one before it may. An operator also sees what is marked `pii`."""
 
     VIEWER = 1
     AUTHOR = 2
@@ -95,7 +105,7 @@ class ApiToken:
 
 @dataclass(frozen=True)
 class Principal:
-    """Whoever asks. Without a role they may nothing but log in."""
+    """The caller. Without a role they may only log in."""
 
     name: str | None
     role: Role | None
@@ -140,14 +150,10 @@ class BrowserSession:
     at: int
     seen: int
 
-    def data(self) -> dict[str, Any]:
-        return {
-            "v": FORMAT,
-            "token": self.token,
-            "token_hash": self.token_hash,
-            "at": self.at,
-            "seen": self.seen,
-        }
+    def record(self) -> tuple[bytes, bytes]:
+        """As the topic has it."""
+        value = {"v": FORMAT, "token": self.token, "token_hash": self.token_hash, "at": self.at, "seen": self.seen}
+        return f"{SESSION}{self.hash}".encode(), json.dumps(value).encode()
 
 
 class Tokens:
@@ -156,13 +162,13 @@ class Tokens:
     def __init__(self) -> None:
         self._by_name: Mapping[str, ApiToken] = {}
         self._by_hash: Mapping[str, ApiToken] = {}
-        self._sessions: Mapping[str, BrowserSession] = {}
+        self.sessions: Mapping[str, BrowserSession] = {}  # by the hash of their ids
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._changed = threading.Condition()
         self.was_made = False  # a token, at any time: without one left, nobody may do anything
         self.mask_secret: bytes | None = None
         self.next = 0  # the offset after the last record
-        self.on_change: Callable[[], None] = _nothing
+        self.on_change: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -170,10 +176,6 @@ class Tokens:
     @property
     def all(self) -> list[ApiToken]:
         return sorted(self._by_name.values(), key=lambda token: token.name)
-
-    @property
-    def sessions(self) -> list[BrowserSession]:
-        return list(self._sessions.values())
 
     def get(self, name: str) -> ApiToken | None:
         return self._by_name.get(name)
@@ -189,9 +191,6 @@ class Tokens:
         found = self.named_by(text)
         return None if found is None else Principal(found.name, found.role)
 
-    def session(self, hashed: str) -> BrowserSession | None:
-        return self._sessions.get(hashed)
-
     def token_of(self, session: BrowserSession) -> ApiToken | None:
         """The token that a session was opened with: none where that was removed, also where its name was used again."""
         found = self._by_name.get(session.token)
@@ -200,18 +199,16 @@ class Tokens:
     def wait_for_session(self, hashed: str, timeout_s: float) -> None:
         """For one that another node may have opened this moment."""
         with self._changed:
-            self._changed.wait_for(lambda: hashed in self._sessions, timeout_s)
+            self._changed.wait_for(lambda: hashed in self.sessions, timeout_s)
 
-    def fold(self, records: Records) -> None:
-        self.fold_pairs(records.pairs(), records.next)
-
-    def fold_pairs(self, pairs: Iterable[tuple[bytes | None, bytes | None]], after: int = 0) -> None:
+    def fold(self, pairs: Iterable[tuple[bytes | None, bytes | None]], after: int = 0) -> None:
+        """Takes records of the topic, up to the offset `after`."""
         with self._changed:
-            tokens, sessions = dict(self._by_name), dict(self._sessions)
+            tokens, sessions = dict(self._by_name), dict(self.sessions)
             for key, value in pairs:
                 name = (key or b"").decode("utf-8", "replace")
                 try:
-                    self._take(name, value, tokens, sessions)
+                    self._fold_one(name, value, tokens, sessions)
                 except (ValueError, KeyError, TypeError, AttributeError, Refused) as error:
                     LOGGER.warning("the record `%s` of the access topic cannot be read: %s", name[:80], error)
                     tokens.pop(name, None)
@@ -220,46 +217,49 @@ class Tokens:
             self._changed.notify_all()
         self.on_change()
 
-    def _take(
+    def _fold_one(
         self, name: str, value: bytes | None, tokens: dict[str, ApiToken], sessions: dict[str, BrowserSession]
     ) -> None:
-        if name == MASK:
-            self.mask_secret = self.mask_secret if value is None else bytes.fromhex(json.loads(value)["secret"])
-        elif name.startswith(SESSION):
-            hashed = name.removeprefix(SESSION)
-            if value is None:
-                sessions.pop(hashed, None)
-            elif hashed not in self._ended:
-                raw = _known(json.loads(value))
-                found = BrowserSession(hashed, raw["token"], raw["token_hash"], int(raw["at"]), int(raw["seen"]))
-                sessions[hashed] = max(sessions.get(hashed, found), found, key=lambda each: each.seen)
-        else:
+        is_session, hashed = name.startswith(SESSION), name.removeprefix(SESSION)
+        if not is_session and name != MASK:
             self.was_made = True  # also where it is a token no more, or one that only a newer version can read
-            if name == CLOSED:
-                return
-            if value is None:
-                tokens.pop(name, None)
-            else:
-                tokens[name] = _unpacked(value)
+        if name == CLOSED:
+            return
+        if value is None:
+            (sessions if is_session else tokens).pop(hashed, None)
+            return
+        raw = json.loads(value)
+        if name == MASK:
+            self.mask_secret = bytes.fromhex(raw["secret"])
+            return
+        if is_session and hashed in self._ended:
+            return
+        if raw["v"] > FORMAT:
+            hint = "Use the version that wrote it, or a newer one."
+            raise Refused("format-newer", "it was written by a newer version of Samovar", hint)
+        if is_session:
+            found = BrowserSession(hashed, raw["token"], raw["token_hash"], int(raw["at"]), int(raw["seen"]))
+            sessions[hashed] = max(sessions.get(hashed, found), found, key=lambda each: each.seen)
+        else:
+            tokens[name] = ApiToken(raw["name"], role_of(raw["role"]), str(raw["hash"]), raw["at"], raw["by"])
 
     def _put(self, tokens: Mapping[str, ApiToken], sessions: Mapping[str, BrowserSession]) -> None:
-        self._by_name, self._sessions = tokens, sessions
+        self._by_name, self.sessions = tokens, sessions
         self._by_hash = {token.hash: token for token in tokens.values()}
 
-    def end(self, sessions: Iterable[str]) -> None:
-        """Forget sessions at once, whatever older record is still on its way."""
+    def end_session(self, hashed: str) -> None:
+        """Forgets a session at once, whatever older record is still on its way."""
         with self._changed:
-            gone = set(sessions)
-            self._ended |= dict.fromkeys(gone)
+            self._ended[hashed] = None
             while len(self._ended) > ENDED_KEPT:
                 self._ended.popitem(last=False)
-            self._sessions = {hashed: each for hashed, each in self._sessions.items() if hashed not in gone}
+            self.sessions = {each: session for each, session in self.sessions.items() if each != hashed}
         self.on_change()
 
     def renew(self, found: Tokens) -> None:
-        """Be what the topic holds now: what was deleted from it while nobody read is gone here, too."""
+        """Becomes what the topic holds now: what was deleted from it while nobody read is gone here, too."""
         with self._changed:
-            kept = {hashed: each for hashed, each in found._sessions.items() if hashed not in self._ended}
+            kept = {hashed: each for hashed, each in found.sessions.items() if hashed not in self._ended}
             self._put(found._by_name, kept)
             self.was_made = self.was_made or found.was_made
             self.mask_secret = found.mask_secret or self.mask_secret
@@ -268,31 +268,12 @@ class Tokens:
         self.on_change()
 
 
-def _nothing() -> None:
-    pass
-
-
-def _known(raw: dict[str, Any]) -> dict[str, Any]:
-    if raw["v"] > FORMAT:
-        raise Refused(
-            "format-newer",
-            "it was written by a newer version of Samovar",
-            "Use the version that wrote it, or a newer one.",
-        )
-    return raw
-
-
-def _unpacked(value: bytes) -> ApiToken:
-    raw = _known(json.loads(value))
-    return ApiToken(raw["name"], role_of(raw["role"]), str(raw["hash"]), raw["at"], raw["by"])
-
-
 def load_tokens(log: Log, service: str) -> Tokens:
     """All that is in the topic now."""
     found, at = Tokens(), TopicPartition(topic_of(service), 0)
     if at.topic in log.topics([at.topic]):
         for records in read_all(log, at):
-            found.fold(records)
+            found.fold(records.pairs(), records.next)
     return found
 
 
@@ -300,19 +281,19 @@ def load_tokens(log: Log, service: str) -> Tokens:
 
 
 def ensure_access(settings: ServiceFile, log: Log) -> Tokens:
-    """The topic, made where it is missing, with a secret for pseudonyms in it.
+    """Makes the topic where it is missing, with a secret for pseudonyms in it.
 
     A topic that says nothing of tokens may be one that was deleted and made again: then the audit trail says so, and
     the topic is told once more.
     """
-    found = _with_secret(settings, log)
+    found = _ensure_secret(settings, log)
     if not found.was_made and audit.has(log, settings, MADE):
         log.append([Append(topic_of(settings.service), [_closed()], 0)])
         found = load_tokens(log, settings.service)
     return found
 
 
-def _with_secret(settings: ServiceFile, log: Log) -> Tokens:
+def _ensure_secret(settings: ServiceFile, log: Log) -> Tokens:
     ensure_topic(settings, log, TopicRole.ACCESS)
     found = load_tokens(log, settings.service)
     if found.mask_secret is None:
@@ -331,7 +312,7 @@ def add_token(settings: ServiceFile, log: Log, name: str, role: Role, by: str) -
     if not _NAME.match(name):
         hint = "Write 1 to 64 letters, digits, `.`, `_`, `@` or `-`: anna, or deploy-bot."
         raise Refused("bad-token-name", f"`{name[:80]}` cannot be a token's name", hint)
-    known = _with_secret(settings, log)
+    known = _ensure_secret(settings, log)
     if known.get(name) is not None:
         hint = f"Remove it first: `samovar tokens remove CONFIG {name}`; or choose another name."
         raise Refused("token-exists", f"there is a token `{name}` already", hint)
@@ -351,3 +332,64 @@ def remove_token(settings: ServiceFile, log: Log, name: str) -> None:
         hint = did_you_mean(name, names) or "`samovar tokens list CONFIG` shows all."
         raise Refused("unknown-token", f"there is no token `{name[:80]}`", hint)
     log.append([Append(topic_of(settings.service), [(name.encode(), None)], 0)])
+
+
+# ---------------------------------------------------------------- logins of browsers
+
+
+class Sessions:
+    """What cookies are worth. Threads may share it."""
+
+    def __init__(self, settings: ServiceFile, log: Log, tokens: Tokens) -> None:
+        self._limits, self._log, self._tokens = settings.http, log, tokens
+        self._waiting = threading.BoundedSemaphore(WAITING_MOST)
+        self._topic = topic_of(settings.service)
+
+    def open(self, token: ApiToken, before: str | None, now_ms: int) -> str:
+        """Opens a session of a token, and returns its id, which is kept nowhere."""
+        given = secrets.token_urlsafe(32)
+        made = BrowserSession(hash_of(given), token.name, token.hash, now_ms, now_ms)
+        known = self._tokens.sessions
+        expired = [each for each in known.values() if self._is_over(each, now_ms) or not self._tokens.token_of(each)]
+        own = sorted((each for each in known.values() if each.token == token.name), key=lambda each: each.seen)
+        gone = {each.hash for each in [*expired[:SWEPT_MOST], *own[: max(len(own) - MOST_PER_TOKEN + 1, 0)]]}
+        gone |= {hash_of(before)} & known.keys() if before else set()
+        pairs = [made.record(), *((f"{SESSION}{hashed}".encode(), None) for hashed in gone)]
+        self._log.append([Append(self._topic, pairs, 0)])
+        self._tokens.fold(pairs)
+        return given
+
+    def end(self, given: str) -> BrowserSession | None:
+        """Ends a session, and returns which one it was."""
+        found = self._tokens.sessions.get(hash_of(given))
+        if found is not None:
+            self._tokens.end_session(found.hash)
+            self._log.append([Append(self._topic, [(f"{SESSION}{found.hash}".encode(), None)], 0)])
+        return found
+
+    def who(self, given: str, now_ms: int) -> Principal | None:
+        """Who asks with this id. May wait a moment, and write down that the session was used."""
+        hashed = hash_of(given)
+        is_unknown = hashed not in self._tokens.sessions and len(given) == ID_CHARACTERS
+        if is_unknown and self._waiting.acquire(blocking=False):
+            try:
+                self._tokens.wait_for_session(hashed, WAIT_S)
+            finally:
+                self._waiting.release()
+        found = self._tokens.sessions.get(hashed)
+        who = self.who_has(given, now_ms)
+        if found is not None and who is not None and now_ms - found.seen > self._limits.session_idle_ms // 4:
+            used = replace(found, seen=now_ms).record()
+            self._tokens.fold([used])  # first: it is due no more, however many ask at once
+            with suppress(LogUnavailable, Fenced, Refused):  # it then ends the earlier on other nodes
+                self._log.append([Append(self._topic, [used], 0)])
+        return who
+
+    def who_has(self, given: str, now_ms: int) -> Principal | None:
+        """Whose session this is, None where it is none or has ended."""
+        found = self._tokens.sessions.get(hash_of(given))
+        token = None if found is None or self._is_over(found, now_ms) else self._tokens.token_of(found)
+        return None if token is None else Principal(token.name, token.role)
+
+    def _is_over(self, session: BrowserSession, now_ms: int) -> bool:
+        return now_ms - session.at >= self._limits.session_ms or now_ms - session.seen >= self._limits.session_idle_ms

@@ -7,28 +7,21 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import IO, Any
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import FileResponse
+from starlette.exceptions import HTTPException
 
 from samovar import __version__
 from samovar.service.auth.tokens import Tokens, ensure_access
 from samovar.service.config.addresses import place_of
 from samovar.service.config.models import ServiceFile
-from samovar.service.http import middleware, pages, problems, proxies
+from samovar.service.http import problems
+from samovar.service.http.middleware import RequestGuard
 from samovar.service.http.request import bearer
-from samovar.service.http.routes import (
-    access,
-    alerts,
-    keys,
-    lists,
-    publish,
-    rules,
-    status,
-    streams,
-    view_versions,
-    views,
-)
+from samovar.service.http.routes import access, alerts, keys, lists, rules, status, streams, views
 from samovar.service.http.server import bound, run_server, server_of
 from samovar.service.http.state import AppState, refuse_open
 from samovar.service.ops.log_output import StampedFormatter
@@ -39,33 +32,21 @@ PROBLEM = {
     "description": "Refused: application/problem+json, with a code of docs/errors.md.",
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
+TEXTS = ("type", "title", "code", "detail", "hint", "instance")
 PROBLEM_SCHEMA = {
     "type": "object",
     "required": ["type", "title", "status", "code"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "code": {"type": "string"},
-        "detail": {"type": "string"},
-        "hint": {"type": "string"},
-        "instance": {"type": "string"},
-    },
+    "properties": {"status": {"type": "integer"}, **{name: {"type": "string"} for name in TEXTS}},
 }
-# /rules/plan and the like come before /rules/{rule}.
-ROUTERS = (
-    access,
-    status,
-    alerts,
-    keys,
-    lists,
-    publish,
-    rules,
-    streams,
-    views,
-    view_versions,
-)
+ROUTERS = (access, status, alerts, keys, lists, rules, streams, views)
 
+PAGES = Path(__file__).resolve().parent / "web" / "static"
+KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 STOP_S = 3  # for listeners to be told that it ends
 # Python's threads take turns. With its 5 ms, a question that waits for the log thirty times would wait as often for the
 # loop that serves the listeners.
@@ -98,7 +79,7 @@ def tokens_text(tokens: Tokens) -> str:
 
 
 def app_of(app_state: AppState) -> FastAPI:
-    """The app. Its life is the world's: threads begin when it starts, and end when it does."""
+    """The app. The threads of its state begin when it starts, and end when it does."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -126,37 +107,41 @@ def app_of(app_state: AppState) -> FastAPI:
     app.include_router(api)
     app.include_router(status.probes, include_in_schema=False)
     app.add_api_route("/metrics", status.metrics, include_in_schema=False)
-    pages.register(app)
+    _serve_pages(app)
     _describe(app)
-    _guard(app, app_state)
+    app.add_middleware(RequestGuard, app_state=app_state)
     return app
 
 
-def _guard(app: FastAPI, app_state: AppState) -> None:
-    """The last one added is the first to see a request."""
-    limits = app_state.settings.http
-    app.add_middleware(middleware.Sizes, most_bytes=limits.max_request_bytes)
-    app.add_middleware(middleware.Rates, per_s=float(limits.requests_per_s), burst=limits.requests_per_s * 2)
-    app.add_middleware(middleware.Origins)
-    app.add_middleware(middleware.Hosts, app_state=app_state)
-    app.add_middleware(middleware.Headers)
-    app.add_middleware(middleware.RequestCounting, app_state=app_state)
-    app.add_middleware(proxies.Proxies, trusted=limits.trusted_proxies)
-
-
 def _describe(app: FastAPI) -> None:
-    """The OpenAPI document: validation errors are problems here, too."""
-    made = app.openapi
+    """Makes the OpenAPI document say that validation errors are problems, too."""
+    generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        found = made()
-        schemas = found.setdefault("components", {}).setdefault("schemas", {})
+        document = generate()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas["Problem"] = PROBLEM_SCHEMA
-        for path in found["paths"].values():
+        for path in document["paths"].values():
             for operation in path.values():
                 operation.get("responses", {}).pop("422", None)  # FastAPI's own form; 4XX says ours
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
-        return found
+        return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _serve_pages(app: FastAPI) -> None:
+    """Serves the files that there are now: a path is looked up in their list, never in the file system. What is not a
+    file is a page's own route: index.html.
+    """
+    found = [path for path in PAGES.rglob("*") if path.is_file() and path.suffix in KINDS]
+    files = {f"/{path.relative_to(PAGES).as_posix()}": path for path in found}
+
+    @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
+    def page(request: Request) -> FileResponse:
+        asked = request.url.path
+        if asked.startswith("/api/") or (Path(asked).suffix and asked not in files):
+            raise HTTPException(404, "there is nothing here")
+        file = files.get(asked, files["/index.html"])
+        return FileResponse(file, media_type=KINDS[file.suffix], headers={"Cache-Control": "no-cache"})

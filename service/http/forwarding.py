@@ -10,18 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 
 from samovar.changelog.formats.heartbeat import MemberMetadata
 from samovar.common.errors import Refused
-from samovar.service.http.request import cookie_of, credential_of
+from samovar.service.http.request import RequestContext, cookie_of, credential_of
 from samovar.service.query.local_state import Task
-
-if TYPE_CHECKING:
-    from samovar.service.http.request import RequestContext
 
 HEADER = "samovar-tasks"  # the tasks that another node asks for
 ANSWER_S = 5.0
@@ -35,8 +32,21 @@ def gathered(
     context: RequestContext, path: str, tasks: Sequence[Task] | None, here: Answer, **query: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What all owners of these tasks answer, and those that did not. Without tasks, of all."""
-    wanted = list(tasks) if tasks is not None else _all_tasks(context)
-    local, remote, missing = _owners(context, wanted)
+    app_state, owners = context.app_state, _owners(context)
+    local: list[Task] = []
+    remote: dict[str, list[Task]] = {}
+    missing: list[dict[str, Any]] = []
+    for stage, partition in _all_tasks(context) if tasks is None else tasks:
+        owner = owners.get((stage, partition))
+        if owner is None or owner.address == app_state.place.advertised:
+            local.append((stage, partition))
+        elif owner.address is not None:
+            remote.setdefault(owner.address, []).append((stage, partition))
+        elif owner.host == app_state.host:
+            local.append((stage, partition))
+        else:
+            why = f"container {owner.slot} on {owner.host} has it, and answers no questions: start it with --http"
+            missing.append({"stage": stage, "partition": partition, "why": why})
     with ThreadPoolExecutor(AT_ONCE) as pool:
         asked = {address: pool.submit(_ask, context, address, path, own, query) for address, own in remote.items()}
         found = _with_container(context, here(local)) if local else []
@@ -49,24 +59,15 @@ def gathered(
 
 
 def answered_here(context: RequestContext, here: Answer) -> list[dict[str, Any]]:
-    """What this node holds of the tasks that another one asks for."""
-    given = read_tasks(context.request.headers.get(HEADER, ""))
-    known = set(_all_tasks(context))
-    return _with_container(context, here([task for task in given if task in known]))
-
-
-def read_tasks(text: str) -> list[Task]:
-    """
-    >>> read_tasks("/0,by-user/3")
-    [('', 0), ('by-user', 3)]
-    """
-    found = []
-    for part in text.split(","):
+    """What this node holds of the tasks that another one asks for: STAGE/PARTITION, with commas between them."""
+    given: list[Task] = []
+    for part in context.request.headers.get(HEADER, "").split(","):
         stage, _, partition = part.rpartition("/")
         if not partition.isdecimal() or len(partition) > 6:
             raise Refused("bad-place", f"`{part[:80]}` is no task", "Other nodes write STAGE/PARTITION here.")
-        found.append((stage, int(partition)))
-    return found
+        given.append((stage, int(partition)))
+    known = set(_all_tasks(context))
+    return _with_container(context, here([task for task in given if task in known]))
 
 
 def _all_tasks(context: RequestContext) -> list[Task]:
@@ -74,39 +75,14 @@ def _all_tasks(context: RequestContext) -> list[Task]:
     return [(here.stage, partition) for here in site.stages() for partition in range(here.partitions)]
 
 
-def owners_of(context: RequestContext) -> dict[Task, MemberMetadata]:
+def _owners(context: RequestContext) -> dict[Task, MemberMetadata]:
     """Which container has which task, as far as containers told."""
     seen = context.app_state.watch.latest
     return {(task.stage, task.partition): each for each in seen.presences for task in each.tasks}
 
 
-def _owners(
-    context: RequestContext, tasks: Sequence[Task]
-) -> tuple[list[Task], dict[str, list[Task]], list[dict[str, Any]]]:
-    """Tasks of this node, tasks by the address of another, and those that nobody can be asked for."""
-    owners = owners_of(context)
-    app_state = context.app_state
-    local: list[Task] = []
-    remote: dict[str, list[Task]] = {}
-    missing: list[dict[str, Any]] = []
-    for task in tasks:
-        owner = owners.get(task)
-        if (
-            owner is None
-            or owner.address == app_state.place.advertised
-            or (owner.address is None and owner.host == app_state.host)
-        ):
-            local.append(task)
-        elif owner.address is None:
-            why = f"container {owner.slot} on {owner.host} has it, and answers no questions: start it with --http"
-            missing.append({"stage": task[0], "partition": task[1], "why": why})
-        else:
-            remote.setdefault(owner.address, []).append(task)
-    return local, remote, missing
-
-
 def _with_container(context: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    owners = owners_of(context)
+    owners = _owners(context)
     for each in found:
         owner = owners.get((each["stage"], each["partition"]))
         each["container"] = None if owner is None else owner.slot
@@ -120,17 +96,20 @@ def _ask(
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Refused("owner-silent", f"{address} is not an address", "The container's record in the log is wrong.")
-    headers = {HEADER: ",".join(f"{stage}/{partition}" for stage, partition in tasks)} | _shown(context)
-    url = f"{address}/api/v1/held/{path}"
-    given = {
-        name: value for name, value in {**query, **dict(context.request.query_params)}.items() if value is not None
-    }
+    headers = {HEADER: ",".join(f"{stage}/{partition}" for stage, partition in tasks)}
+    shown = credential_of(context.request)  # sessions are in the log: every node knows them
+    if shown.token is not None:
+        headers["authorization"] = f"Bearer {shown.token}"
+    elif shown.session is not None:
+        headers["cookie"] = f"{cookie_of(context.app_state)}={shown.session}"
+    given = {**query, **dict(context.request.query_params)}
     try:
-        client_of = httpx2.Client(
+        # One for each question: a client that is kept also keeps cookies, which are another caller's the next time.
+        with httpx2.Client(
             timeout=ANSWER_S, trust_env=False, follow_redirects=False, verify=context.app_state.verifying
-        )
-        with client_of as client:
-            response = client.get(url, params=given, headers=headers)
+        ) as client:
+            params = {name: value for name, value in given.items() if value is not None}
+            response = client.get(f"{address}/api/v1/held/{path}", params=params, headers=headers)
         data = response.json() if len(response.content) <= ANSWER_BYTES else None
     except (httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError) as error:
         hint = "Ask again in a moment; `samovar status` says whether the container runs."
@@ -138,11 +117,3 @@ def _ask(
     if response.status_code != 200 or not isinstance(data, list):
         raise Refused("owner-silent", f"the node {address} answered with {response.status_code}", "Look at its log.")
     return data
-
-
-def _shown(context: RequestContext) -> dict[str, str]:
-    """What the caller showed here. Sessions are in the log: every node knows them."""
-    given = credential_of(context.request)
-    if given.token is not None:
-        return {"authorization": f"Bearer {given.token}"}
-    return {} if given.session is None else {"cookie": f"{cookie_of(context.app_state)}={given.session}"}

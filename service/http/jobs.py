@@ -12,18 +12,18 @@ from typing import Any, TypeAlias
 
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.patterns.engine.matcher import RuleFailure
-from samovar.service.http import problems
+from samovar.service.http.problems import LOGGER, fault, problem_of
+from samovar.service.http.schemas import JobShown, fields_of
 
 RUNNING_MOST = 2
 KEPT = 50
 CLOSE_S = 5.0
 
 OnProgress: TypeAlias = Callable[[float, float | None], None]  # the share done, and how many per second
-Work: TypeAlias = Callable[[OnProgress], Any]
 
 
 class JobCancelled(Exception):
-    """Whoever asked for it does not want it any more."""
+    """The caller does not want the result any more."""
 
 
 @dataclass
@@ -50,17 +50,8 @@ class Job:
     def data(self) -> dict[str, Any]:
         passed = time.monotonic() - self.begun_s
         left = passed * (1 - self.share) / self.share if self.state == "running" and self.share > 0.01 else None
-        return {
-            "job": self.number,
-            "what": self.what,
-            "by": self.by,
-            "state": self.state,
-            "progress": round(self.share, 4),
-            "left_s": None if left is None else round(left, 1),
-            "rate": self.rate,
-            "result": self.result,
-            "problem": self.problem,
-        }
+        left_s = None if left is None else round(left, 1)
+        return fields_of(JobShown, self, job=self.number, progress=round(self.share, 4), left_s=left_s)
 
 
 class Jobs:
@@ -70,7 +61,7 @@ class Jobs:
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, what: str, by: str, work: Work) -> Job:
+    def start(self, what: str, by: str, work: Callable[[OnProgress], Any]) -> Job:
         with self._lock:
             if sum(job.state == "running" for job in self._jobs.values()) >= RUNNING_MOST:
                 hint = "Wait for one to end, or cancel one: DELETE /api/v1/jobs/JOB."
@@ -105,20 +96,14 @@ class Jobs:
             if job.thread is not None:
                 job.thread.join(CLOSE_S)
 
-    def _run(self, job: Job, work: Work) -> None:
+    def _run(self, job: Job, work: Callable[[OnProgress], Any]) -> None:
         try:
             job.result = work(job.on_progress)
             job.share, job.state = 1.0, "done"
         except JobCancelled:
             job.state = "cancelled"
-        except Refused as refused:
-            job.problem, job.state = problems.of_refusal(refused), "failed"
-        except RuleFailure as failure:
-            job.problem, job.state = problems.of_failed_rule(failure), "failed"
-        except (LogUnavailable, Fenced) as error:
-            job.problem, job.state = problems.unavailable(error), "failed"
+        except (Refused, RuleFailure, LogUnavailable, Fenced) as error:
+            job.problem, job.state = problem_of(error), "failed"
         except Exception as error:  # the last line of defence: a job that hangs for ever helps nobody
-            problems.LOGGER.error("job %s failed", job.number, exc_info=error)
-            hint = f"Please report it. The log of this process has more, under {job.number}."
-            fault = problems.problem("internal-error", "this is a fault of Samovar", status=500, hint=hint)
-            job.problem, job.state = fault, "failed"
+            LOGGER.error("job %s failed", job.number, exc_info=error)
+            job.problem, job.state = fault("this process", job.number), "failed"

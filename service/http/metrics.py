@@ -6,11 +6,9 @@ scrape either the containers or this. How long commits take is only in the conta
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,23 +16,8 @@ from prometheus_client.registry import Collector
 
 from samovar.changelog.formats.heartbeat import MemberMetadata
 from samovar.common.errors import Refused
+from samovar.service.http.state import AppState
 from samovar.service.ops.metrics import COUNTS, HTTP_METRICS, LIVES, METRICS, PREFIX, Kind, fill_task
-
-if TYPE_CHECKING:
-    from samovar.service.http.state import AppState
-
-
-@dataclass
-class Requests:
-    """What was asked, counted by method and status. Threads may share it."""
-
-    counts: Counter[tuple[str, int]] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, method: str, status: int) -> None:
-        with self._lock:
-            self.counts[method, status] += 1
 
 
 def exposition(app_state: AppState) -> bytes:
@@ -45,42 +28,38 @@ def exposition(app_state: AppState) -> bytes:
 
 
 class ServiceMetrics(Collector):
-    """What the service and this process show."""
+    """What the containers tell of themselves, and what this process does."""
 
     def __init__(self, app_state: AppState) -> None:
-        self._world = app_state
+        self._app_state = app_state
 
     def collect(self) -> Iterator[Metric]:
+        app_state = self._app_state
         families = {name: _family(name, ("slot",)) for name in METRICS if METRICS[name].kind is not Kind.HISTOGRAM}
-        own = {name: _family(name, ()) for name in HTTP_METRICS}
-        try:
-            seen = self._world.watch.latest
-        except Refused:
-            seen = None
-        for presence in seen.presences if seen is not None else ():
-            _fill(families, presence, self._world.settings.service)
-        self._fill_own(own, seen is not None and seen.is_caught_up and not self._world.watch.is_old)
+        own: dict[str, Any] = {name: _family(name, ()) for name in HTTP_METRICS}
+        is_caught_up = False
+        with suppress(Refused):
+            seen = app_state.watch.latest
+            is_caught_up = seen.is_caught_up and not app_state.watch.is_old
+            for presence in seen.presences:
+                _fill(families, presence, app_state.settings.service)
+        counts = {
+            "caught_up": int(is_caught_up),
+            "http_listeners": len(app_state.broadcaster),
+            "http_listeners_cut_off": app_state.broadcaster.cut_off,
+            "http_index_caught_up": int(app_state.follower.is_caught_up),
+            "http_index_alerts": app_state.index.ask("SELECT count(*) FROM alert")[0][0],
+            "http_index_skipped": app_state.follower.skipped,
+        }
+        for name, value in counts.items():
+            own[name].add_metric([], value)
+        for (method, status), count in sorted(app_state.requests.copy().items()):
+            own["http_requests"].add_metric([method, str(status)], count)
+        for sink in app_state.sinks.reports():
+            for name in ("delivered", "failed", "waiting"):
+                own[f"sink_{name}"].add_metric([sink.name], getattr(sink, name))
         yield from families.values()
         yield from own.values()
-
-    def _fill_own(self, own: dict[str, Any], is_caught_up: bool) -> None:
-        app_state = self._world
-
-        def put(name: str, value: float, *labels: object) -> None:
-            own[name].add_metric(list(map(str, labels)), value)
-
-        put("caught_up", int(is_caught_up))
-        put("http_listeners", len(app_state.broadcaster))
-        put("http_listeners_cut_off", app_state.broadcaster.cut_off)
-        put("http_index_caught_up", int(app_state.follower.is_caught_up))
-        put("http_index_alerts", app_state.index.ask("SELECT count(*) FROM alert")[0][0])
-        put("http_index_skipped", app_state.follower.skipped)
-        for (method, status), count in sorted(app_state.requests.counts.items()):
-            put("http_requests", count, method, status)
-        for sink in app_state.sinks.reports():
-            put("sink_delivered", sink.delivered, sink.name)
-            put("sink_failed", sink.failed, sink.name)
-            put("sink_waiting", sink.waiting, sink.name)
 
 
 def _fill(families: dict[str, Any], presence: MemberMetadata, service: str) -> None:
@@ -98,14 +77,11 @@ def _fill(families: dict[str, Any], presence: MemberMetadata, service: str) -> N
     for name, metric in COUNTS.items():
         put(metric, presence.counts.get(name, 0))
     for rule in presence.rules:
-        put("rule_matches", rule.matches, rule.id)
-        put("rule_suppressed", rule.suppressed, rule.id)
-        put("rule_dropped", rule.dropped_partials, rule.id, "partials")
-        put("rule_dropped", rule.dropped_events, rule.id, "events")
-        put("rule_dropped", rule.dropped_matches, rule.id, "matches")
+        for name in ("matches", "suppressed", "seconds", "live_partials"):
+            put(f"rule_{name}", getattr(rule, name), rule.id)
+        for what in ("partials", "events", "matches"):
+            put("rule_dropped", getattr(rule, f"dropped_{what}"), rule.id, what)
         put("rule_without_key", rule.no_key, rule.id)
-        put("rule_seconds", rule.seconds, rule.id)
-        put("rule_live_partials", rule.live_partials, rule.id)
 
 
 def _family(name: str, before: tuple[str, ...]) -> Metric:

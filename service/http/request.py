@@ -1,4 +1,4 @@
-"""What every endpoint needs of a request: the world, who asks, and whether they may."""
+"""What every endpoint needs of a request: the app's state, who asks, and whether they may."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import NOBODY, RIGHTS, Principal
 from samovar.service.http.state import AppState, Credential
-from samovar.service.masking.fields import Masks
+from samovar.service.query.events import StreamEvent
 
 API = "/api/v1"
 # What shows no event, key or alert. Another node that is asked (/held) has been asked by one that wrote it down.
@@ -32,6 +32,10 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
+class NotedBody(Body):
+    note: str = Field("", max_length=2_000)
+
+
 def app_state_of(request: Request) -> AppState:
     found: AppState = request.app.state.app_state
     return found
@@ -41,7 +45,7 @@ def who_asks(request: Request) -> Principal:
     app_state, given = app_state_of(request), credential_of(request)
     found = app_state.who(given)
     if found.role is None and given.token is not None:
-        app_state.trail.refused(client_of(request))
+        app_state.trail.count_refused_token(client_of(request))
     return found
 
 
@@ -65,67 +69,57 @@ def cookie_of(app_state: AppState) -> str:
 
 
 class RequestContext:
-    """A request that was let in."""
+    """A request that was let in: who asks, what they may see, and what is needed to answer."""
 
     def __init__(self, request: Request, who: Principal) -> None:
-        self.request, self.who = request, who
+        self.request, self.who, self.name = request, who, who.name or "nobody"
         self.app_state = app_state_of(request)
+        self.settings, self.log = self.app_state.settings, self.app_state.log
+        self.masks = self.app_state.masks(who)
 
-    @property
     def is_still_allowed(self) -> bool:
         """For answers that go on: whether the caller is still who they were."""
-        return self.app_state.is_still(self.who, credential_of(self.request))
+        return self.app_state.who(credential_of(self.request), is_new=False) == self.who
 
-    @property
-    def masks(self) -> Masks:
-        return self.app_state.masks(self.who)
-
-    @property
-    def name(self) -> str:
-        return self.who.name or "nobody"
+    def record(self, what: str, detail: Mapping[str, Any]) -> None:
+        """Writes down a change in the audit trail."""
+        self.app_state.trail.record(self.name, what, detail)
 
 
-def need(right: str) -> Callable[[Request], RequestContext]:
-    """A dependency: anyone who asks has this right."""
+def require(permission: str) -> Callable[[Request], RequestContext]:
+    """A dependency: the caller has this permission."""
 
     def check(request: Request) -> RequestContext:
         who = who_asks(request)
         if who.role is None:
-            raise Refused(
-                "access-token",
-                "this needs an API token that is known",
-                "Send `Authorization: Bearer TOKEN`; `samovar tokens add` makes one.",
-            )
-        if not who.may(right):
-            raise Refused(
-                "access-role",
-                f"the role {who.role.word} may not do this",
-                f"It needs the role {RIGHTS[right].word}: `samovar tokens add` makes a token with it.",
-            )
+            hint = "Send `Authorization: Bearer TOKEN`; `samovar tokens add` makes one."
+            raise Refused("access-token", "this needs an API token that is known", hint)
+        if not who.may(permission):
+            hint = f"It needs the role {RIGHTS[permission].word}: `samovar tokens add` makes a token with it."
+            raise Refused("access-role", f"the role {who.role.word} may not do this", hint)
         context = RequestContext(request, who)
-        if right != "ingest":  # which only writes, and is written down as that
-            _note_reading(context)
+        app_state = context.app_state
+        path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)
+        # That marked fields may be read in the clear is written down, and of which key. Ingesting only writes.
+        if permission != "ingest" and who.may("pii") and app_state.lineage.any and not path.startswith(UNMARKED):
+            key = request.path_params.get("key")
+            shown = "" if key is None else f" {app_state.masks(NOBODY).alias(key)}"
+            app_state.trail.count(context.name, "unmasked read", f"{request.method} {path}{shown}")
         return context
 
     return check
 
 
-def _note_reading(context: RequestContext) -> None:
-    """That marked fields may be read in the clear here, and of which key: that as its pseudonym."""
-    app_state, request = context.app_state, context.request
-    path = getattr(request.scope.get("route"), "path", request.url.path).removeprefix(API)
-    if not context.who.may("pii") or path.startswith(UNMARKED) or not app_state.marks_pii:
-        return
-    key = request.path_params.get("key")
-    shown = "" if key is None else f" {app_state.masks(NOBODY).alias(key)}"
-    app_state.trail.count(context.name, "unmasked read", f"{request.method} {path}{shown}")
+Reading = Annotated[RequestContext, Depends(require("read"))]
+Labelling = Annotated[RequestContext, Depends(require("label"))]
+Authoring = Annotated[RequestContext, Depends(require("rules"))]
+Operating = Annotated[RequestContext, Depends(require("operate"))]
+Ingesting = Annotated[RequestContext, Depends(require("ingest"))]
 
 
-Reading = Annotated[RequestContext, Depends(need("read"))]
-Labelling = Annotated[RequestContext, Depends(need("label"))]
-Authoring = Annotated[RequestContext, Depends(need("rules"))]
-Operating = Annotated[RequestContext, Depends(need("operate"))]
-Ingesting = Annotated[RequestContext, Depends(need("ingest"))]
+def event_data(context: RequestContext, event: StreamEvent) -> dict[str, Any]:
+    """An event as JSON, with what may not be seen hidden."""
+    return event.data() | {"event": context.masks.event(event.stream, event.event)}
 
 
 def answered(data: Any, status: int = 200) -> Response:

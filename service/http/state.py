@@ -7,7 +7,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,15 @@ from pathlib import Path
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.service.alerts.follow import Follower
-from samovar.service.auth import tokens as access
-from samovar.service.auth.audit_trail import AuditWriter
-from samovar.service.auth.sessions import Sessions
-from samovar.service.auth.tokens import LOCAL, NOBODY, Principal, Role, Tokens
+from samovar.service.auth.audit import AuditWriter
+from samovar.service.auth.tokens import LOCAL, NOBODY, Principal, Role, Sessions, Tokens, ensure_access
 from samovar.service.config.addresses import HttpAddress
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.jobs import Jobs
-from samovar.service.http.metrics import Requests
 from samovar.service.http.routes.live import Broadcaster
-from samovar.service.http.sinks.delivery import Sinks
+from samovar.service.http.server import client_context
+from samovar.service.http.sinks import Sinks
 from samovar.service.http.status_poller import StatusPoller
-from samovar.service.http.tls import client_context
 from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext
 from samovar.service.topology.topics import TopicRole, ensure, ensure_topic
@@ -46,32 +43,35 @@ class AppState(QueryContext):
     def __init__(
         self, settings: ServiceFile, log: Log, place: HttpAddress, *, watch_every_s: float = 2.0, slot: int = 0
     ) -> None:
-        super().__init__(settings, log, index_path(settings, place.port))
+        # Beside the state, a file per port: no two processes of a machine share one.
+        index = settings.state.parent / "http" / f"alerts-{place.port}.db"
+        if place.port == 0:
+            index = Path(tempfile.mkdtemp(prefix="samovar-alerts-")) / "alerts.db"
+        super().__init__(settings, log, index)
         self.place = place
         self.host = socket.gethostname()
         self.broadcaster = Broadcaster()
         self.watch = StatusPoller(settings, log, watch_every_s)
         self.jobs = Jobs()
-        self.requests = Requests()
+        self.requests: Counter[tuple[str, int]] = Counter()  # answers by method and status
         self.sinks = Sinks(settings, log, slot)
-        self.tokens: Tokens = Tokens()
-        self.sessions = Sessions(settings, log)
+        self.tokens = Tokens()
+        self.sessions = Sessions(settings, log, self.tokens)
         self.trail = AuditWriter(settings, log)
         self.verifying = client_context(settings.http.tls)
         self._no_secret = secrets.token_bytes(32)  # until the topic's own is read
         self.redriving = threading.Lock()
         self.live_texts: OrderedDict[tuple[str, bool], str] = OrderedDict()  # made once for all who listen
-        self.follower = Follower(settings, log, self.index, self.broadcaster.publish)
+        self.follower = Follower(settings, log, self.index, self.broadcaster.publish, self.tokens)
 
     def start(self) -> None:
         """Topics first: without the alerts' there is nothing to follow."""
         ensure(self.log, self.settings, stages=False)
-        self.tokens = access.ensure_access(self.settings, self.log)
+        self.tokens.renew(ensure_access(self.settings, self.log))
         refuse_open(self.settings, self.place, self.tokens)
         self.tokens.on_change = self._access_changed
         with suppress(Refused):  # without it alerts cannot be labelled, and that is said then
             ensure_topic(self.settings, self.log, TopicRole.LABELS)
-        self.follower = Follower(self.settings, self.log, self.index, self.broadcaster.publish, self.tokens)
         self.follower.start()
         self.watch.start()
         self.sinks.start()
@@ -92,32 +92,19 @@ class AppState(QueryContext):
         """No token was ever made, and only this machine can ask: anyone who does is the operator."""
         return is_private(self.settings, self.place) and not self.tokens.was_made
 
-    def who(self, given: Credential) -> Principal:
-        """Who asks. May wait a moment for a session that was opened elsewhere."""
+    def who(self, given: Credential, *, is_new: bool = True) -> Principal:
+        """Who asks. A new request may wait a moment for a session that was opened elsewhere."""
         found = None
         if given.token is not None:
             found = self.tokens.who(given.token)
         elif given.session is not None:
-            found = self.sessions.who(self.tokens, given.session, now_ms())
+            found = (self.sessions.who if is_new else self.sessions.who_has)(given.session, now_ms())
         return found or (LOCAL if self.is_open else NOBODY)
-
-    def is_still(self, who: Principal, given: Credential) -> bool:
-        """Whether somebody is who they were when they asked: with the same token or session, and the same role."""
-        found = None
-        if given.token is not None:
-            found = self.tokens.who(given.token)
-        elif given.session is not None:
-            found = self.sessions.who_has(self.tokens, given.session, now_ms())
-        return who == (found or (LOCAL if self.is_open else NOBODY))
 
     def _access_changed(self) -> None:
         """From any thread: what a removed token began ends."""
         self.broadcaster.recheck()
         self.jobs.cancel_of(lambda name: self.tokens.was_made and self.tokens.get(name) is None)
-
-    @property
-    def marks_pii(self) -> bool:
-        return any(stream.pii for stream in self.settings.streams.values())
 
     def masks(self, who: Principal) -> Masks:
         return Masks(self.lineage, self.tokens.mask_secret or self._no_secret, who.may("pii"))
@@ -142,10 +129,3 @@ def refuse_open(settings: ServiceFile, place: HttpAddress, tokens: Tokens) -> No
         f"{behind} can be reached by others, and there is no API token {'left' if tokens.was_made else 'yet'}",
         f"Make one first: `samovar tokens add CONFIG NAME --role {Role.OPERATOR.word}`; or bind 127.0.0.1.",
     )
-
-
-def index_path(settings: ServiceFile, port: int) -> Path:
-    """Beside the state, a file per port: no two processes of a machine share one."""
-    if port == 0:
-        return Path(tempfile.mkdtemp(prefix="samovar-alerts-")) / "alerts.db"
-    return settings.state.parent / "http" / f"alerts-{port}.db"

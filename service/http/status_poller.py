@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from samovar.changelog.formats.heartbeat import MemberMetadata
@@ -28,11 +28,10 @@ CAUGHT_UP_S = 10.0  # behind by no more than this is caught up: records that are
 
 @dataclass(frozen=True)
 class StatusSnapshot:
-    """One look. `counts` are sums over the containers that run."""
+    """One look at the service."""
 
     at_s: float  # monotonic
     status: ServiceStatus
-    counts: Mapping[str, int]
 
     @property
     def presences(self) -> list[MemberMetadata]:
@@ -42,14 +41,20 @@ class StatusSnapshot:
     @property
     def is_caught_up(self) -> bool:
         """Everything runs, and nothing waits for long."""
-        status = self.status
-        return status.runs and all(task.behind_s <= CAUGHT_UP_S for task in status.tasks)
+        return self.status.runs and all(task.behind_s <= CAUGHT_UP_S for task in self.status.tasks)
 
-    def sample(self, before: StatusSnapshot | None) -> dict[str, Any]:
+    @property
+    def counts(self) -> Counter[str]:
+        """Sums over the containers that run."""
+        total: Counter[str] = Counter()
+        for each in self.presences:
+            total.update(each.counts)
+        return total
+
+    def sample(self, before: StatusSnapshot) -> dict[str, Any]:
         told = self.status.data()
-        rates = rates_of(before, self)
-        rates |= {"lag": told["lag"], "behind_s": told["behind_s"], "watermark_age_s": told["watermark_age_s"]}
-        return {"time": self.status.time_ms, **rates}
+        figures = {name: told[name] for name in ("lag", "behind_s", "watermark_age_s")}
+        return {"time": self.status.time_ms, **rates_of(before, self), **figures}
 
 
 def rates_of(before: StatusSnapshot | None, after: StatusSnapshot) -> dict[str, float]:
@@ -58,18 +63,14 @@ def rates_of(before: StatusSnapshot | None, after: StatusSnapshot) -> dict[str, 
     if before is None or after.at_s <= before.at_s:
         return {f"{name}_per_s": 0.0 for name in names.values()}
     passed = after.at_s - before.at_s
-    known = {_identity(each): each.counts for each in before.presences}
+    known = {(each.slot, each.pid, each.since_ms): each.counts for each in before.presences}
     found = dict.fromkeys(names, 0)
     for each in after.presences:
-        began = known.get(_identity(each), {})
+        began = known.get((each.slot, each.pid, each.since_ms), {})
         if began or each.since_ms > before.status.time_ms:  # else it was away for a while, and counted all the time
             for count in names:
                 found[count] += max(each.counts.get(count, 0) - began.get(count, 0), 0)
     return {f"{name}_per_s": round(found[count] / passed, 2) for count, name in names.items()}
-
-
-def _identity(container: MemberMetadata) -> tuple[int, int, int]:
-    return container.slot, container.pid, container.since_ms
 
 
 class StatusPoller:
@@ -92,20 +93,14 @@ class StatusPoller:
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            self.look()
+            try:
+                status = status_of(self._settings, self._log, int(time.time() * 1000))
+                self._seen.append(StatusSnapshot(time.monotonic(), status))
+                self.trouble = None
+            except (LogUnavailable, Fenced, Refused) as error:
+                self.trouble = str(error).splitlines()[0]
             self._first.set()
             self._ending.wait(self._every_s)
-
-    def look(self) -> None:
-        try:
-            status = status_of(self._settings, self._log, int(time.time() * 1000))
-        except (LogUnavailable, Fenced, Refused) as error:
-            self.trouble = str(error).splitlines()[0]
-            return
-        self.trouble = None
-        self._seen.append(StatusSnapshot(time.monotonic(), status, counts_of(status)))
-
-    # ------------------------------------------------------------ what it saw
 
     @property
     def latest(self) -> StatusSnapshot:
@@ -122,21 +117,9 @@ class StatusPoller:
 
     def rates(self) -> dict[str, float]:
         latest = self.latest
-        return rates_of(
-            next((each for each in list(self._seen) if latest.at_s - each.at_s <= RATE_OVER_S), None), latest
-        )
+        before = next((each for each in list(self._seen) if latest.at_s - each.at_s <= RATE_OVER_S), None)
+        return rates_of(before, latest)
 
     def samples(self, minutes: float) -> list[dict[str, Any]]:
-        seen: Sequence[StatusSnapshot] = list(self._seen)
         oldest = time.monotonic() - minutes * 60
-        pairs = zip([None, *seen], seen, strict=False)
-        return [after.sample(before) for before, after in pairs if before is not None and after.at_s >= oldest]
-
-
-def counts_of(status: ServiceStatus) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for each in status.containers:
-        if each.presence is not None and each.state in ("running", "silent"):
-            for name, value in each.presence.counts.items():
-                total[name] = total.get(name, 0) + value
-    return total
+        return [after.sample(before) for before, after in pairwise(list(self._seen)) if after.at_s >= oldest]

@@ -14,14 +14,13 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from samovar.common.errors import Refused
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.tree import Expr, History, Rule
 from samovar.service.config.models import ServiceFile
-from samovar.service.masking.lineage import Flow, RuleFlows, compared, flow_of, flows_of, marked_in
+from samovar.service.masking.lineage import Flow, RuleFlows, compared, flow_of, flows_of
 
 PREFIX = "pii:"
 HIDDEN = "(hidden: it may hold values that are marked pii)"
@@ -52,9 +51,6 @@ class Lineage:
     def is_marked_in(self, stream: str, path: str) -> bool:
         return _overlaps(path, self.paths_of(stream))
 
-    def flow(self, expression: Expr) -> Flow:
-        return flow_of(expression, self.is_marked)
-
     def of(self, rule: Rule) -> RuleFlows:
         """What is in a rule's output; a rule is looked at once."""
         known = self._known.get(id(rule))
@@ -83,10 +79,6 @@ class Masks:
     sees_all: bool = False
 
     @property
-    def settings(self) -> ServiceFile:
-        return self.lineage.settings
-
-    @property
     def is_on(self) -> bool:
         return not self.sees_all and bool(self.lineage.any)
 
@@ -109,13 +101,9 @@ class Masks:
         made = hmac.new(self.secret, told.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
         return PREFIX + made[:DIGITS]
 
-    def hides(self, path: str) -> bool:
-        """Whether a field, or what holds it or is in it, is marked in any stream."""
-        return self.is_on and self.lineage.is_marked(path)
-
     def shows(self, expression: Expr) -> bool:
         """Whether what an expression gives may be told."""
-        return not self.is_on or self.lineage.flow(expression) is Flow.CLEAR
+        return not self.is_on or flow_of(expression, self.lineage.is_marked) is Flow.CLEAR
 
     def value(self, flow: Flow, value: Any) -> Any:
         """A value by what is in it. A computed null is hidden like all others: `1 / (number(card) - 4)` is null for one
@@ -130,7 +118,7 @@ class Masks:
     # ------------------------------------------------------------ comparing
 
     def refuse_comparing(self, rule: Rule, what: str) -> None:
-        """Refuse a rule that compares marked fields: what it finds would tell what they hold."""
+        """Refuses a rule that compares marked fields: what it finds would tell what they hold."""
         found = compared(rule, self.lineage.is_marked) if self.is_on else []
         if found:
             raise not_compared(found, what)
@@ -148,7 +136,8 @@ class Masks:
 
     def fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Values by their dotted names, of any stream."""
-        return {name: self.alias(value) if self.hides(name) else value for name, value in fields.items()}
+        is_marked = self.lineage.is_marked
+        return {name: self.alias(value) if is_marked(name) else value for name, value in fields.items()}
 
     def raw(self, stream: str, told: Mapping[str, Any]) -> dict[str, Any]:
         """A record as `key` and `value`: a value that is not an object, or of no stream that is known, is hidden
@@ -159,11 +148,11 @@ class Masks:
         found = dict(told)
         is_known = self.lineage.streams.get(stream, stream) in self.lineage.paths
         for name in ("key", "key_base64"):
-            if found.get(name) is not None:
+            if name in found:
                 found[name] = self.alias(found[name])
         for name in ("value", "value_base64"):
-            if name in found and found[name] is not None:
-                value = found[name]
+            value = found.get(name)
+            if value is not None:
                 found[name] = self.event(stream, value) if isinstance(value, dict) and is_known else HIDDEN
         if "message" in found:
             found["message"] = HIDDEN  # it may quote what was wrong
@@ -176,12 +165,10 @@ class Masks:
         return HIDDEN if call is None else self.value(self.history_flow(call), value)
 
     def history_flow(self, call: History) -> Flow:
-        if call.where is not None and self.lineage.flow(call.where) is not Flow.CLEAR:
+        is_marked = self.lineage.is_marked
+        if call.where is not None and flow_of(call.where, is_marked) is not Flow.CLEAR:
             return Flow.COMPUTED
-        return Flow.CLEAR if call.value is None else self.lineage.flow(call.value)
-
-    def marked_in(self, expression: Expr) -> list[str]:
-        return sorted(marked_in(expression, self.lineage.is_marked))
+        return Flow.CLEAR if call.value is None else flow_of(call.value, is_marked)
 
     # ------------------------------------------------------------ alerts
 
@@ -195,11 +182,8 @@ class Masks:
             for name, value in key.items()
         }
 
-    def hides_key(self, rule: Rule | None) -> bool:
-        return self.is_on and not self.lineage.has_clear_key(rule)
-
     def key_text(self, text: str, rule: Rule | None) -> str:
-        return str(self.alias(text)) if self.hides_key(rule) else text
+        return text if self.lineage.has_clear_key(rule) else str(self.alias(text))
 
     def key_ref(self, text: str, rule: Rule | None) -> str:
         """What a key is called in addresses and titles, which are kept in places that nobody guards."""
@@ -227,9 +211,8 @@ class Masks:
         """A message, with pseudonyms where it quotes the key. Where it quotes anything else that is marked it is
         hidden, and where it is not what the rule's template gives.
         """
-        runs: list[list[tuple[str, str]]] = [
-            []
-        ]  # what is known of the text and what to say for it, between what is not
+        # What is known of the text and what to say for it, between what is not known.
+        runs: list[list[tuple[str, str]]] = [[]]
         for part in flows.message:
             if isinstance(part, str):
                 runs[-1].append((part, part))
@@ -240,9 +223,8 @@ class Masks:
                 if not isinstance(value, str):
                     return HIDDEN
                 runs[-1].append((value, str(self.alias(value))))
-        if all(said == told for run in runs for said, told in run):
-            return text
-        return replaced(text, [("".join(map(itemgetter(0), run)), "".join(map(itemgetter(1), run))) for run in runs])
+        joined = [("".join(said for said, _ in run), "".join(told for _, told in run)) for run in runs]
+        return text if all(said == told for said, told in joined) else replaced(text, joined)
 
     # An alert's id is a hash of its key among others: who knows the rest can try keys until the hash fits. So it is
     # enciphered, by a Feistel network of four rounds over its two halves, and the same for all who see the alert.

@@ -65,6 +65,7 @@ def _flows_in(expression: Expr, is_marked: IsMarked) -> dict[int, Flow]:
 
 def _flow(part: Expr, inner: Sequence[Flow], is_marked: IsMarked) -> Flow:
     most = max(inner, default=Flow.CLEAR)
+    computed = Flow.CLEAR if most is Flow.CLEAR else Flow.COMPUTED
     match part:
         case Field(path):
             return Flow.OWN if is_marked(path) else Flow.CLEAR
@@ -76,15 +77,11 @@ def _flow(part: Expr, inner: Sequence[Flow], is_marked: IsMarked) -> Flow:
                 return Flow.COMPUTED
             if most is Flow.OWN and function in COUNTING:
                 return Flow.CLEAR
-            return most if function in TAKING else _computed(most)
+            return most if function in TAKING else computed
         case Binary("==" | "!=", left, right) if most is Flow.OWN:
             among_own = min(inner) is Flow.OWN or Literal(None) in (left, right)
             return Flow.CLEAR if among_own else Flow.COMPUTED
-    return _computed(most)
-
-
-def _computed(flow: Flow) -> Flow:
-    return Flow.CLEAR if flow is Flow.CLEAR else Flow.COMPUTED
+    return computed
 
 
 # ---------------------------------------------------------------- a rule
@@ -113,18 +110,19 @@ def flows_of(rule: Rule, is_marked: IsMarked) -> RuleFlows:
         for name, part in zip(key, parts, strict=False):
             key[name] = max(key[name], flow_of(part.value, is_marked))
     fields = {part.value.path: part.name for part in rule.form.by if isinstance(part.value, Field)}
-    message = tuple(
-        part if isinstance(part, str) else (flow_of(part, is_marked), fields.get(_path_of(part) or ""))
-        for part in rule.message
-    )
+    message: list[str | tuple[Flow, str | None]] = []
+    for said in rule.message:
+        if isinstance(said, str):
+            message.append(said)
+        else:
+            inner = said.value if isinstance(said, OfStep) else said
+            name_of_key = fields.get(inner.path) if isinstance(inner, Field) else None
+            message.append((flow_of(said, is_marked), name_of_key))
     emit = {name: flow_of(value, is_marked) for name, value in rule.emit}
-    return RuleFlows(key, emit, message, quoted(rule, is_marked), _looks_up(rule, is_marked))
-
-
-def _path_of(part: Expr) -> str | None:
-    """The field that an expression is, where it is nothing but one."""
-    inner = part.value if isinstance(part, OfStep) else part
-    return inner.path if isinstance(inner, Field) else None
+    parts_of_all = (part for each in expressions_of(rule) for part in walk(each))
+    looked_up = (part.operand for part in parts_of_all if isinstance(part, In))
+    looks_up = any(flow_of(operand, is_marked) is not Flow.CLEAR for operand in looked_up)
+    return RuleFlows(key, emit, tuple(message), quoted(rule, is_marked), looks_up)
 
 
 def keys_of(rule: Rule) -> Iterator[tuple[Key, ...]]:
@@ -146,11 +144,8 @@ def compared(rule: Rule, is_marked: IsMarked) -> list[str]:
         joined = [part.value for part in parts if part is not None]
         flows = {flow_of(each, is_marked) for each in joined}
         found += joined if Flow.CLEAR in flows and len(flows) > 1 else []
-    return sorted({path for each in found for path in marked_in(each, is_marked)})
-
-
-def marked_in(expression: Expr, is_marked: IsMarked) -> set[str]:
-    return {part.path for part in walk(expression) if isinstance(part, Field) and is_marked(part.path)}
+    fields = {part.path for each in found for part in walk(each) if isinstance(part, Field)}
+    return sorted(filter(is_marked, fields))
 
 
 def expressions_of(rule: Rule) -> Iterator[Expr]:
@@ -182,8 +177,3 @@ def quoted(rule: Rule, is_marked: IsMarked) -> frozenset[Scalar]:
                 named += part.patterns if isinstance(part, TextMatch) else ()
                 found.update(value for value in named if len(str(value)) >= TELLING)
     return frozenset(value for value in found if value is not None and not isinstance(value, bool))
-
-
-def _looks_up(rule: Rule, is_marked: IsMarked) -> bool:
-    parts = (part for each in expressions_of(rule) for part in walk(each))
-    return any(isinstance(part, In) and flow_of(part.operand, is_marked) is not Flow.CLEAR for part in parts)

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, make_asgi_app
 from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from samovar.changelog.log import Log
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.auth.tokens import Role, Tokens, load_tokens
 from samovar.service.config.addresses import is_loopback
 from samovar.service.config.models import ServiceFile
-from samovar.service.http.asgi import App, Receive, Scope, Send, headers_of
-from samovar.service.http.server import bound, run_server, server_of
+from samovar.service.http.server import bound, headers_of, run_server, server_of
 
 FRESH_S = 1.0
 STOP_S = 1
@@ -55,7 +55,7 @@ def serving(settings: ServiceFile, log: Log, address: Address, collector: Collec
     """While this lasts, metrics are served, in a thread of its own."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
-    app: App = make_asgi_app(registry)
+    app: ASGIApp = make_asgi_app(registry)
     if not is_loopback(address.host):
         tokens = load_tokens(log, settings.service)
         if not len(tokens):
@@ -92,7 +92,7 @@ def serving(settings: ServiceFile, log: Log, address: Address, collector: Collec
 class TokensOnly:
     """Answers those who show an API token, of any role."""
 
-    def __init__(self, app: App, settings: ServiceFile, log: Log, tokens: Tokens) -> None:
+    def __init__(self, app: ASGIApp, settings: ServiceFile, log: Log, tokens: Tokens) -> None:
         self.app, self._service, self._log = app, settings.service, log
         self._tokens, self._read_s = tokens, time.monotonic()
         self._lock = asyncio.Lock()

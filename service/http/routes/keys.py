@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -17,33 +17,18 @@ from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.explain.key_trace import key_candidates
 from samovar.patterns.syntax.tree import Rule, SessionForm
 from samovar.service.alerts.query import search
+from samovar.service.http import schemas
 from samovar.service.http.forwarding import answered_here, gathered
-from samovar.service.http.request import Body, Reading, RequestContext, answered
+from samovar.service.http.request import Body, Reading, RequestContext, answered, event_data
 from samovar.service.http.routes.alerts import alert_data
-from samovar.service.http.schemas.alerts import KeyEvents, KeyShown, answers_with
-from samovar.service.http.schemas.state import KeyResolved, KeysPage, KeyWhy, SessionsPage
+from samovar.service.http.schemas import answers_with
 from samovar.service.http.state import AppState
+from samovar.service.query import local_state
 from samovar.service.query.events import StreamEvent
 from samovar.service.query.key_events import Marks, ScanProgress, events_of_key, marks_of
 from samovar.service.query.key_lookup import KeyLookup, lookup, marked_keys
-from samovar.service.query.local_state import (
-    SCANNED_KEYS,
-    Task,
-    keys_here,
-    local_state_of,
-    masked_held,
-    sessions_here,
-    tasks_of_key,
-)
-from samovar.service.query.why import (
-    decoders_of,
-    events_taken,
-    in_order,
-    limits_of,
-    span_text,
-    story_data,
-    story_of,
-)
+from samovar.service.query.local_state import SCANNED_KEYS, Task
+from samovar.service.query.why import decoders_of, events_taken, in_order, limits_of, span_text, story_data, story_of
 
 router = APIRouter(tags=["keys"])
 
@@ -61,75 +46,65 @@ class KeyAsked(Body):
     key: str = Field(min_length=1, max_length=1_000)
 
 
-@router.post("/keys/resolve", responses=answers_with(KeyResolved))
+@router.post("/keys/resolve", responses=answers_with(schemas.KeyResolved))
 def resolve(context: Reading, body: KeyAsked) -> Response:
     """What a key is called in addresses: where keys hold something marked, its pseudonym."""
     app_state, masks = context.app_state, context.masks
     found = lookup(app_state, masks, body.key.strip())
-    if found.marked is False and marked_keys(app_state) and not _is_there(app_state, found):
-        raise Refused(
-            "pii-comparison",
-            "no key of this name is known, but for such as are marked pii",
-            "Ask somebody with the role operator, who sees these keys. Others find them by pseudonyms.",
-        )
-    if masks.is_on or found.asked != found.text or not marked_keys(app_state):
+    has_marked = marked_keys(app_state)
+    if found.marked is False and has_marked:
+        # What is not there may be a value that nobody is to see, and goes into no address.
+        is_there = search(app_state.index, found.search([], 1)).alerts or events_of(app_state, found, 1)[0]
+        if not is_there:
+            hint = "Ask somebody with the role operator, who sees these keys. Others find them by pseudonyms."
+            raise Refused("pii-comparison", "no key of this name is known, but for such as are marked pii", hint)
+    if masks.is_on or found.asked != found.text or not has_marked:
         return answered({"key_ref": found.asked})
     app_state.aliases.remember(masks, [found.text])
     return answered({"key_ref": masks.pseudonym(found.text)})
 
 
-def _is_there(app_state: AppState, wanted: KeyLookup) -> bool:
-    """Whether there is anything under a key that is not marked. What is not there may be a value that nobody is to see,
-    and goes into no address.
-    """
-    if search(app_state.index, wanted.search([], 1)).alerts:
-        return True
-    return bool(events_of(app_state, wanted, 1)[0])
-
-
-@router.get("/keys", responses=answers_with(KeysPage))
+@router.get("/keys", responses=answers_with(schemas.KeysPage))
 def scan(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Keys that have state, of one rule or of all, over all nodes."""
     if rule is not None:
         context.app_state.rule_cache.rule(rule)
     found, missing = gathered(context, "keys", None, lambda tasks: _keys(context, tasks, rule, limit))
-    keys = _placed(context, _masked(context, found))
+    keys = _masked(context, found)
+    if context.masks.is_on:
+        keys.sort(key=lambda each: str(each["key_text"]))
     return answered({"keys": keys[:limit], "more": len(keys) > limit, "missing": missing})
 
 
 def _keys(context: RequestContext, tasks: Sequence[Task], rule: str | None, limit: int) -> list[dict[str, Any]]:
     """Stores have keys in their order: who may not see them gets some of all, and not the first of that order."""
-    if not context.masks.is_on:
-        return keys_here(context.app_state, tasks, rule, limit + 1)
-    return keys_here(context.app_state, tasks, rule, SCANNED_KEYS)
+    return local_state.keys_here(context.app_state, tasks, rule, SCANNED_KEYS if context.masks.is_on else limit + 1)
 
 
-def _sessions(context: RequestContext, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
-    masks = context.masks
-    return sessions_here(context.app_state, tasks, rule, limit + 1, masks.pseudonym if masks.is_on else None)
-
-
-def _placed(context: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(found, key=lambda each: str(each["key_text"])) if context.masks.is_on else found
-
-
-@router.get("/sessions", responses=answers_with(SessionsPage))
+@router.get("/sessions", responses=answers_with(schemas.SessionsPage))
 def sessions(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Live sessions of a rule, over all nodes; of the first session rule where none is named."""
     name = session_rule(context.app_state, rule)
     found, missing = gathered(context, "sessions", None, lambda tasks: _sessions(context, tasks, name, limit))
-    found = _placed(context, _masked_sessions(context, found, name))
+    found = _masked_sessions(context, found, name)
+    if context.masks.is_on:
+        found.sort(key=lambda each: str(each["key_text"]))
     found.sort(key=lambda each: each.get("last") or each.get("since") or 0, reverse=True)
     return answered({"rule": name, "sessions": found[:limit], "more": len(found) > limit, "missing": missing})
 
 
+def _sessions(context: RequestContext, tasks: Sequence[Task], rule: str, limit: int) -> list[dict[str, Any]]:
+    masks = context.masks
+    return local_state.sessions_here(
+        context.app_state, tasks, rule, limit + 1, masks.pseudonym if masks.is_on else None
+    )
+
+
 def session_rule(app_state: AppState, name: str | None) -> str:
     if name is not None:
-        rule = app_state.rule_cache.rule(name)
-        if not isinstance(rule.form, SessionForm):
-            raise Refused(
-                "unknown-rule", f"the rule `{name}` has no sessions", "Name a rule that matches `session by`."
-            )
+        if not isinstance(app_state.rule_cache.rule(name).form, SessionForm):
+            hint = "Name a rule that matches `session by`."
+            raise Refused("unknown-rule", f"the rule `{name}` has no sessions", hint)
         return name
     rules = app_state.rule_cache.get().rules
     found = next((each for each in sorted(rules) if isinstance(rules[each].form, SessionForm)), None)
@@ -138,44 +113,46 @@ def session_rule(app_state: AppState, name: str | None) -> str:
     return found
 
 
-@router.get("/keys/{key}", responses=answers_with(KeyShown))
+@router.get("/keys/{key}", responses=answers_with(schemas.KeyShown))
 def show(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
     """What is held of a key: partial matches and what each waits for, sessions, history; and its newest alerts."""
     app_state, masks = context.app_state, context.masks
     if rule is not None:
         app_state.rule_cache.rule(rule)
     wanted = lookup(app_state, masks, key, rule)
-    tasks = tasks_of_key(app_state, wanted.text, rule, key) if wanted.is_known else None
-    found, missing = gathered(
-        context, f"keys/{quote(key, safe='')}", tasks, lambda own: _held(context, own, wanted, rule), rule=rule
-    )
-    rules = [] if rule is None else [rule]
-    alerts = search(app_state.index, wanted.search(rules, SHOWN_ALERTS))
-    shown = [alert_data(app_state, masks, alert, label) for alert, label in alerts.alerts]
+    tasks = local_state.tasks_of_key(app_state, wanted.text, rule, key) if wanted.is_known else None
+    path = f"keys/{quote(key, safe='')}"
+    found, missing = gathered(context, path, tasks, lambda own: _held(context, own, wanted, rule), rule=rule)
+    alerts = search(app_state.index, wanted.search([] if rule is None else [rule], SHOWN_ALERTS)).alerts
     told = {
         "key_text": wanted.asked if masks.is_on else wanted.text,
         "held": _masked(context, found),
-        "alerts": shown,
+        "alerts": [alert_data(context, alert, label) for alert, label in alerts],
         "missing": missing,
     }
     return answered(told)
 
 
 def _held(context: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None) -> list[dict[str, Any]]:
-    found = local_state_of(context.app_state, tasks, wanted.text, rule)
-    return found if wanted.marked is None else [each for held in found if (each := _bounded(held, wanted))]
-
-
-def _bounded(held: Mapping[str, Any], wanted: KeyLookup) -> dict[str, Any] | None:
-    """Only what may be compared. Which fields a history or a store is keyed by is not told: they may be marked."""
-    own = [each for each in held.get("rules", ()) if wanted.is_for(each["rule"])]
-    kept = wanted.marked or wanted.no_key_is_marked
-    others = {name: held[name] if kept else [] for name in ("histories", "stores", "timers") if name in held}
-    return {**held, "rules": own, **others} if own or any(others.values()) else None
+    """What this node holds, as far as it may be compared. Which fields a history or a store is keyed by is not told:
+    they may be marked.
+    """
+    found = local_state.local_state_of(context.app_state, tasks, wanted.text, rule)
+    if wanted.marked is None:
+        return found
+    bounded = []
+    for held in found:
+        own = [each for each in held.get("rules", ()) if wanted.is_for(each["rule"])]
+        kept = wanted.marked or wanted.no_key_is_marked
+        parts = [name for name in ("histories", "stores", "timers") if name in held]
+        others: dict[str, Any] = {name: held[name] if kept else [] for name in parts}
+        if own or any(others.values()):
+            bounded.append({**held, "rules": own, **others})
+    return bounded
 
 
 def _masked(context: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [masked_held(context.masks, context.app_state, each) for each in found]
+    return [local_state.masked_held(context.masks, context.app_state, each) for each in found]
 
 
 def _masked_sessions(context: RequestContext, found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -214,52 +191,47 @@ def held_key(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
 # ---------------------------------------------------------------- events, and why
 
 
-@router.get("/keys/{key}/events", responses=answers_with(KeyEvents))
+@router.get("/keys/{key}/events", responses=answers_with(schemas.KeyEvents))
 def events(context: Reading, key: KeyText, limit: Limit = 100, before: Before = None) -> Response:
     """The key's newest events, as far back as a bounded look through its partition goes.
 
     Where `scanned.older` says that there is more, it is the `before` of the next page.
     """
-    app_state, masks = context.app_state, context.masks
+    app_state = context.app_state
     marks = None if before is None else marks_of(before)
-    found, scanned = events_of(app_state, lookup(app_state, masks, key), limit, before=marks)
-    shown = [event.data() | {"event": masks.event(event.stream, event.event)} for event in found]
+    found, scanned = events_of(app_state, lookup(app_state, context.masks, key), limit, before=marks)
+    shown = [event_data(context, event) for event in found]
     return answered({"events": shown, "scanned": scanned.data()})
 
 
-@router.get("/keys/{key}/why", responses=answers_with(KeyWhy))
+@router.get("/keys/{key}/why", responses=answers_with(schemas.KeyWhy))
 def why(context: Reading, key: KeyText, rule: Annotated[str, Query(max_length=200)]) -> Response:
     """Why a rule did or did not fire for a key, event by event."""
     app_state, masks = context.app_state, context.masks
     found = app_state.rule_cache.rule(rule)
     wanted = lookup(app_state, masks, key, rule)
     if not wanted.is_for(rule):
-        raise Refused(
-            "bad-key", f"this is not a key of the rule {rule}", "A pseudonym stands for a key that is marked."
-        )
+        hint = "A pseudonym stands for a key that is marked."
+        raise Refused("bad-key", f"this is not a key of the rule {rule}", hint)
     newest, scanned = events_of(app_state, wanted, WHY_EVENTS, found)
-    ordered = in_order(app_state.settings, events_taken(app_state, found, newest))
+    ordered = in_order(context.settings, events_taken(app_state, found, newest))
     names = [part.name for part in found.form.by]
     candidates = key_candidates(names, wanted.text) if names else [()]
     if not candidates:
-        raise Refused(
-            "bad-key", f"this is not a key of the rule {rule}", f"Write {','.join(f'{name}=...' for name in names)}."
-        )
-    decoders, program = decoders_of(app_state.settings), compile_rules([found])
-    options = limits_of(app_state.settings) | {"until_ms": event_time(app_state, wanted, rule)}
+        hint = f"Write {','.join(f'{name}=...' for name in names)}."
+        raise Refused("bad-key", f"this is not a key of the rule {rule}", hint)
+    decoders, program = decoders_of(context.settings), compile_rules([found])
+    # How far event time has come in the tasks that may hold the key: timers before it have fired.
+    tasks = set(local_state.tasks_of_key(app_state, wanted.text, rule, wanted.asked))
+    known = [each.watermark for each in app_state.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
+    until_ms = min((each for each in known if each is not None), default=NO_TIME)
+    options = limits_of(context.settings) | {"until_ms": until_ms}
     stories = [story_of(program, candidate, ordered, decoders, **options) for candidate in candidates]
     story = next((each for each in stories if each.events), stories[0])
     told = story_data(masks, story, ordered.__getitem__)
     if scanned.older:
         told["conclusion"].append(f"What is older was not looked through; the rule reads {span_text(found)} back.")
     return answered({"rule": rule, "key": masks.key(story.key, found), **told, "scanned": scanned.data()})
-
-
-def event_time(app_state: AppState, wanted: KeyLookup, rule: str) -> int:
-    """How far event time has come in the tasks that may hold a key: timers before it have fired."""
-    tasks = set(tasks_of_key(app_state, wanted.text, rule, wanted.asked))
-    known = [each.watermark for each in app_state.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
-    return min((each for each in known if each is not None), default=NO_TIME)
 
 
 def events_of(

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from samovar.common.errors import Refused
 from samovar.service.alerts.index import Alert, AlertsIndex
@@ -39,11 +37,8 @@ def position_text(position: Mapping[int, int]) -> str:
 def read_position(text: str, partitions: int) -> Position:
     parts = text.split(".")
     if len(parts) != partitions or not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts):
-        raise Refused(
-            "bad-position",
-            f"`{text[:80]}` is no position in the alerts",
-            f"Give the id of the last event that came, {partitions} numbers with dots between them; or none.",
-        )
+        hint = f"Give the id of the last event that came, {partitions} numbers with dots between them; or none."
+        raise Refused("bad-position", f"`{text[:80]}` is no position in the alerts", hint)
     return dict(enumerate(map(int, parts)))
 
 
@@ -52,19 +47,17 @@ class EventBatch:
 
     def __init__(self, alerts: Sequence[Alert]) -> None:
         self.alerts = alerts
-        self._made: dict[Hashable, tuple[str, Position]] = {}
+        self._texts: dict[Hashable, tuple[str, Position]] = {}
 
-    def __len__(self) -> int:
-        return len(self.alerts)
-
-    def text(self, wish: Subscription, place: Position) -> str:
-        """For one listener, whose place moves on."""
-        shared = (wish.kind, tuple(place.items())) if wish.kind is not None else None
-        known = self._made.get(shared) if shared is not None else None
+    def text(self, subscription: Subscription, place: Position) -> str:
+        """For one listener, whose place moves on. What it got before, as missed, is left out."""
+        shared = subscription.kind, tuple(place.items())
+        known = self._texts.get(shared) if subscription.kind is not None else None
         if known is None:
-            known = "".join(_live(self.alerts, wish, place)), dict(place)
-            if shared is not None:
-                self._made[shared] = known
+            new = (each for each in self.alerts if each.offset >= place.get(each.partition, 0))
+            known = "".join(subscription.event(each, place) for each in new), dict(place)
+            if subscription.kind is not None:
+                self._texts[shared] = known
         place.update(known[1])
         return known[0]
 
@@ -78,20 +71,13 @@ class Listener:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     is_cut: bool = False
 
-    def take(self) -> list[EventBatch]:
-        found, self.waiting = self.waiting, []
-        self.news.clear()
-        return found
-
 
 class Broadcaster:
     """The source of truth for who listens, and up to where alerts were given out."""
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
-        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.position: Position = {}
         self._gathered: list[Alert] = []
         self.cut_off = 0
 
@@ -101,50 +87,51 @@ class Broadcaster:
     def __len__(self) -> int:
         return len(self._listeners)
 
-    def publish(self, alerts: Sequence[Alert], position: Mapping[int, int]) -> None:
-        """From any thread."""
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._gather, loop, list(alerts), dict(position))
+    def publish(self, alerts: Sequence[Alert]) -> None:
+        """From any thread. What comes within a moment goes out together: a batch for every listener is what costs."""
 
-    def _gather(self, loop: asyncio.AbstractEventLoop, alerts: Sequence[Alert], position: Position) -> None:
-        """What comes within a moment goes out together: a piece for every listener is what costs."""
-        if not self._gathered:
-            loop.call_later(max(GATHER_S, len(self._listeners) / WRITES_PER_S), self._deliver)
-        self._gathered += alerts
-        self.position = position
+        def gather(loop: asyncio.AbstractEventLoop) -> None:
+            if not self._gathered:
+                loop.call_later(max(GATHER_S, len(self._listeners) / WRITES_PER_S), self._deliver)
+            self._gathered += alerts
 
-    def _deliver(self) -> None:
-        piece, self._gathered = EventBatch(self._gathered), []
-        for listener in list(self._listeners):
-            if sum(map(len, listener.waiting)) + len(piece) > QUEUE_MOST:
-                listener.is_cut = True
-                self.cut_off += 1
-                self._listeners.discard(listener)
-            else:
-                listener.waiting.append(piece)
-            listener.news.set()
+        self._call(gather)
 
     def recheck(self) -> None:
         """From any thread: tokens or sessions changed, and those who may listen no more are cut off."""
+
+        def cut_refused(_: asyncio.AbstractEventLoop) -> None:
+            for listener in [each for each in self._listeners if not each.is_allowed()]:
+                self._cut(listener)
+
+        self._call(cut_refused)
+
+    def _call(self, function: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        """In the loop's thread, while it runs."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._cut_refused)
+            loop.call_soon_threadsafe(function, loop)
 
-    def _cut_refused(self) -> None:
-        for listener in [each for each in self._listeners if not each.is_allowed()]:
-            listener.is_cut = True
-            self._listeners.discard(listener)
-            listener.news.set()
+    def _deliver(self) -> None:
+        batch, self._gathered = EventBatch(self._gathered), []
+        for listener in list(self._listeners):
+            if sum(len(each.alerts) for each in listener.waiting) + len(batch.alerts) > QUEUE_MOST:
+                self._cut(listener)
+                self.cut_off += 1
+            else:
+                listener.waiting.append(batch)
+                listener.news.set()
 
-    def join(self, is_allowed: Callable[[], bool] = lambda: True) -> Listener:
-        """In the loop's thread: nothing is delivered between this and reading `position`."""
+    def _cut(self, listener: Listener) -> None:
+        listener.is_cut = True
+        self._listeners.discard(listener)
+        listener.news.set()
+
+    def join(self, is_allowed: Callable[[], bool]) -> Listener:
+        """In the loop's thread: nothing is delivered between this and reading the position."""
         if len(self._listeners) >= LISTENERS_MOST:
-            raise Refused(
-                "too-much-at-once",
-                f"{LISTENERS_MOST} listeners are on live alerts already",
-                "Close some, or run another `samovar serve` next to this one.",
-            )
+            hint = "Close some, or run another `samovar serve` next to this one."
+            raise Refused("too-much-at-once", f"{LISTENERS_MOST} listeners are on live alerts already", hint)
         listener = Listener(is_allowed)
         self._listeners.add(listener)
         return listener
@@ -155,7 +142,7 @@ class Broadcaster:
 
 @dataclass(frozen=True)
 class Subscription:
-    """What a listener wants: from where on, of which rules, of which key; `shown` makes an alert's JSON text. Wishes of
+    """What a listener wants: from where on, of which rules, of which key; `shown` makes an alert's JSON text. Those of
     the same `kind` have the same alerts, shown the same way.
     """
 
@@ -168,33 +155,39 @@ class Subscription:
     but_versions: Sequence[str] = ()
     is_allowed: Callable[[], bool] = lambda: True  # asked again whenever tokens change, and now and then
 
-    def has(self, alert: Alert) -> bool:
+    def event(self, alert: Alert, place: Position) -> str:
+        """The event of an alert, empty where it is not wanted. The place moves on."""
+        place[alert.partition] = max(place.get(alert.partition, 0), alert.offset + 1)
         if (self.rules and alert.rule not in self.rules) or (self.key is not None and alert.key != self.key):
-            return False
+            return ""
         version = alert.match["version"]
-        return version not in self.but_versions and (self.versions is None or version in self.versions)
+        if version in self.but_versions or (self.versions is not None and version not in self.versions):
+            return ""
+        return f"id: {position_text(place)}\nevent: alert\ndata: {self.shown(alert)}\n\n"
 
 
 async def listen(
-    broadcaster: Broadcaster, index: AlertsIndex, current: Callable[[], Position], wish: Subscription
+    broadcaster: Broadcaster, index: AlertsIndex, current: Callable[[], Position], subscription: Subscription
 ) -> AsyncIterator[str]:
     """Events as text, for as long as the listener may."""
-    listener = broadcaster.join(wish.is_allowed)
+    listener = broadcaster.join(subscription.is_allowed)
     try:
         begun = dict(current())  # what came before is in the index, what comes after in the queue
-        place = dict(begun if wish.start is None else wish.start)
-        yield _event("hello", {"position": position_text(place)}, position_text(place))
-        if wish.start is not None:
-            missed = await asyncio.to_thread(lambda: list(since(index, wish.start or {}, begun)))
-            gap = await asyncio.to_thread(_gap, index, wish.start)  # afterwards: what is let go of meanwhile is told
-            if gap or len(missed) > MISSED_MOST:
-                yield _event("gap", {"skipped": gap + max(len(missed) - MISSED_MOST, 0)}, None)
+        place = dict(begun if subscription.start is None else subscription.start)
+        id = position_text(place)
+        yield f"id: {id}\nevent: hello\ndata: {json.dumps({'position': id})}\n\n"
+        if subscription.start is not None:
+            missed = await asyncio.to_thread(since, index, subscription.start, begun)
+            floors = await asyncio.to_thread(index.floors, index.topic)  # afterwards: what goes meanwhile is told
+            gap = sum(max(floors.get(partition, 0) - offset, 0) for partition, offset in subscription.start.items())
+            gap += max(len(missed) - MISSED_MOST, 0)
+            if gap:
+                yield f"event: gap\ndata: {json.dumps({'skipped': gap})}\n\n"
             for alert in missed[-MISSED_MOST:]:
                 if listener.is_cut:
                     return
-                _move(place, alert)
-                if wish.has(alert):
-                    yield _alert_event(alert, wish, place)
+                if text := subscription.event(alert, place):
+                    yield text
         while not listener.is_cut and listener.is_allowed():
             try:
                 async with asyncio.timeout(QUIET_S):
@@ -202,35 +195,10 @@ async def listen(
             except TimeoutError:
                 yield ": quiet\n\n"
                 continue
-            text = "".join(piece.text(wish, place) for piece in listener.take())
+            batches, listener.waiting = listener.waiting, []
+            listener.news.clear()
+            text = "".join(batch.text(subscription, place) for batch in batches)
             if text and not listener.is_cut:
                 yield text
     finally:
         broadcaster.leave(listener)
-
-
-def _live(alerts: Sequence[Alert], wish: Subscription, place: Position) -> Iterator[str]:
-    for alert in alerts:
-        if alert.offset < place.get(alert.partition, 0):
-            continue  # was among those that were missed
-        _move(place, alert)
-        if wish.has(alert):
-            yield _alert_event(alert, wish, place)
-
-
-def _move(place: Position, alert: Alert) -> None:
-    place[alert.partition] = max(place.get(alert.partition, 0), alert.offset + 1)
-
-
-def _gap(index: AlertsIndex, start: Position) -> int:
-    """How many offsets a listener missed that the index no longer holds."""
-    floors = index.floors(index.topic)
-    return sum(max(floors.get(partition, 0) - offset, 0) for partition, offset in start.items())
-
-
-def _alert_event(alert: Alert, wish: Subscription, place: Position) -> str:
-    return f"id: {position_text(place)}\nevent: alert\ndata: {wish.shown(alert)}\n\n"
-
-
-def _event(name: str, data: Mapping[str, Any], id: str | None) -> str:
-    return (f"id: {id}\n" if id else "") + f"event: {name}\ndata: {json.dumps(data)}\n\n"

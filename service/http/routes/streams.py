@@ -1,76 +1,76 @@
-"""/streams and ingest; dead letters and late events; the audit trail; completion data for editors."""
+"""/streams and ingest; dead letters and late events; the audit trail."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.formats.redrives import LetterPlace
+from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.partitioner import key_texts
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
+from samovar.native.kernel import lines_of
+from samovar.patterns.engine.avro.write import AvroValueError
+from samovar.patterns.engine.decoder import Decoder
 from samovar.service.auth import audit
 from samovar.service.config.models import Stream
-from samovar.service.http.ingest import ingest
-from samovar.service.http.request import Body, Ingesting, Operating, Reading, answered
-from samovar.service.http.schemas.alerts import EventsWritten, answers_with
-from samovar.service.http.schemas.state import AuditTrail, EventsShown, LatePage, LettersPage, Redriven, StreamsShown
-from samovar.service.http.state import AppState
+from samovar.service.http import schemas
+from samovar.service.http.problems import RefusedWithErrors
+from samovar.service.http.request import Body, Ingesting, Operating, Reading, RequestContext, answered, event_data
+from samovar.service.http.schemas import answers_with, fields_of
+from samovar.service.masking.fields import HIDDEN, Masks
 from samovar.service.query.read import ReadOptions, TopicRecord, bounded, field, readable_by
 from samovar.service.recovery.dead_letters import LetterFilter, Summary, alone, letters_of, plan_redrive, redrive
+from samovar.service.topology.encoding import encoder_of, slices
+from samovar.service.topology.topics import counted_topics, partitions_of
 
 router = APIRouter(tags=["streams"])
 
 LETTERS_READ = 50_000
+LINES_MOST = 50_000
+SHOWN_BAD = 20
 Limit = Annotated[int, Query(ge=1, le=500)]
 StreamName = Annotated[str, Path(max_length=250)]
 
 
-def stream_of(app_state: AppState, name: str) -> Stream:
-    streams = app_state.settings.streams
+def stream_of(context: RequestContext, name: str) -> Stream:
+    streams = context.settings.streams
     if name not in streams:
         hint = did_you_mean(name, streams) or f"Streams are {', '.join(streams)}."
         raise Refused("unknown-stream", f"there is no stream `{name[:80]}`", hint)
     return streams[name]
 
 
-@router.get("/streams", responses=answers_with(StreamsShown))
+@router.get("/streams", responses=answers_with(schemas.StreamsShown))
 def streams(context: Reading) -> Response:
     """The inputs of the service."""
-    settings = context.app_state.settings
-    topics = context.app_state.log.topics([stream.topic for stream in settings.streams.values()])
-    found = [
-        {
-            "stream": name,
-            "topic": stream.topic,
-            "format": stream.format,
-            "key": stream.key,
-            "time": stream.time,
-            "type": stream.type,
-            "fields": stream.fields,
-            "pii": list(stream.pii),
-            "partitions": topics[stream.topic].partitions if stream.topic in topics else None,
-        }
-        for name, stream in settings.streams.items()
-    ]
+    settings = context.settings
+    topics = context.log.topics([stream.topic for stream in settings.streams.values()])
+    found = []
+    for name, stream in settings.streams.items():
+        partitions = topics[stream.topic].partitions if stream.topic in topics else None
+        found.append(fields_of(schemas.StreamShown, stream, stream=name, pii=list(stream.pii), partitions=partitions))
     return answered({"streams": found})
 
 
-@router.get("/streams/{stream}/events", responses=answers_with(EventsShown))
+@router.get("/streams/{stream}/events", responses=answers_with(schemas.EventsShown))
 def newest(context: Reading, stream: StreamName, limit: Limit = 50) -> Response:
     """The newest events of a stream."""
-    stream_of(context.app_state, stream)
-    masks = context.masks
+    stream_of(context, stream)
     found = context.app_state.events.newest(stream, limit)
-    return answered({"events": [each.data() | {"event": masks.event(stream, each.event)} for each in found]})
+    return answered({"events": [event_data(context, each) for each in found]})
 
 
 @router.post(
     "/streams/{stream}/events",
-    responses=answers_with(EventsWritten),
+    responses=answers_with(schemas.EventsWritten),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -83,34 +83,69 @@ def newest(context: Reading, stream: StreamName, limit: Limit = 50) -> Response:
 )
 async def post_events(context: Ingesting, stream: StreamName, request: Request) -> Response:
     """Write events to a stream: one, or one per line. Answered when they are durable; all of them or none."""
-    from starlette.concurrency import run_in_threadpool  # noqa: PLC0415 - only here
-
-    stream_of(context.app_state, stream)
+    stream_of(context, stream)
     body = await request.body()
-    written = await run_in_threadpool(ingest, context.app_state, context.masks, stream, body)
+    written = await run_in_threadpool(ingest, context, stream, body)
     if written:
         await run_in_threadpool(context.app_state.trail.count, context.name, "events posted", stream, written)
     return answered({"written": written, "bad": []})
 
 
+def ingest(context: RequestContext, name: str, body: bytes) -> int:
+    """Appends all lines, or none where one is bad: checked as a container would read them. Returns how many."""
+    stream = stream_of(context, name)
+    block = body.strip(b"\r\n\t ") + b"\n"
+    messages = lines_of(block)
+    if len(messages) > LINES_MOST:
+        raise Refused("request-large", f"{len(messages):,} lines at once", f"Send at most {LINES_MOST:,} in a request.")
+    decoder = Decoder([stream.key], stream.time, stream.type, name)
+    batch = decoder.batch()
+    verdicts = decoder.decode(batch, messages)
+    bad = [(row, decoder.bad(verdicts[row], messages[row])) for row in np.flatnonzero(verdicts["code"]).tolist()]
+    faults = [(row, each.column, each.reason) for row, each in bad if messages[row].strip() or len(messages) == 1]
+    rows = np.flatnonzero(verdicts["code"] == 0)
+    values = slices(block, messages.starts[rows], messages.ends[rows])
+    encoder = encoder_of(stream)
+    if encoder is not None:
+        for place, row in enumerate(rows.tolist()):
+            try:
+                values[place] = encoder.encode(values[place])
+            except AvroValueError as error:
+                faults.append((row, None, str(error)))
+    if faults:
+        raise _bad_events(context.masks, name, faults)
+    pairs = list(zip(key_texts(batch, 0, messages), values, strict=True))
+    if not pairs:
+        return 0
+    partitions = partitions_of(context.settings, context.log.topics(counted_topics(context.settings)))
+    return context.log.append([Append(stream.topic, pairs, among=partitions)])
+
+
+def _bad_events(masks: Masks, stream: str, faults: list[tuple[int, int | None, str]]) -> Refused:
+    """A reason quotes what was wrong, which may be what nobody is to see again, in a log on the way for instance."""
+    hides = any(each.startswith(f"{stream}.") for each in masks.hidden)
+    errors = [
+        {"where": f"line {row + 1}" + ("" if column is None else f":{column}"), "what": HIDDEN if hides else reason}
+        for row, column, reason in sorted(faults)[:SHOWN_BAD]
+    ]
+    count = "1 line is" if len(faults) == 1 else f"{len(faults):,} lines are"
+    what = f"{count} no event of the stream `{stream}`; nothing was written"
+    return RefusedWithErrors("bad-events", what, "Mend them and send all again.", more={"errors": errors})
+
+
 # ---------------------------------------------------------------- dead letters and late events
 
 
-@router.get("/dead-letters", responses=answers_with(LettersPage))
+@router.get("/dead-letters", responses=answers_with(schemas.LettersPage))
 def dead_letters(
-    context: Reading,
-    reason: Annotated[list[str] | None, Query(max_length=50)] = None,
-    limit: Limit = 50,
+    context: Reading, reason: Annotated[list[str] | None, Query(max_length=50)] = None, limit: Limit = 50
 ) -> Response:
     """Records that were not events, newest first, and how many there are of each kind."""
-    app_state, masks = context.app_state, context.masks
-    summary, found = Summary(), []
-    for letter in letters_of(
-        app_state.settings, app_state.log, LetterFilter(tuple(reason or ()), start=f"-{LETTERS_READ}")
-    ):
+    wanted = LetterFilter(tuple(reason or ()), start=f"-{LETTERS_READ}")
+    summary, found = Summary(), list(letters_of(context.settings, context.log, wanted))
+    for letter in found:
         summary.add(letter)
-        found.append(letter)
-    shown = [masks.raw(letter.stream, letter.data()) for letter in found[::-1][:limit]]
+    shown = [context.masks.raw(letter.stream, letter.data()) for letter in found[::-1][:limit]]
     return answered({"letters": shown, "summary": summary.data(), "total": summary.total})
 
 
@@ -123,25 +158,25 @@ class RedriveBody(Body):
     dry_run: bool = True
 
 
-@router.post("/dead-letters/redrive", responses=answers_with(Redriven))
+@router.post("/dead-letters/redrive", responses=answers_with(schemas.Redriven))
 def redrive_letters(context: Operating, body: RedriveBody) -> Response:
     """Put dead letters back to where they came from, each at most once. With `dry_run` only say what would be done."""
     app_state = context.app_state
     wanted = LetterFilter(body.reasons, tuple(map(_letter, body.letters)))
     if body.dry_run:
-        plan = plan_redrive(app_state.settings, app_state.log, wanted, body.to)
+        plan = plan_redrive(context.settings, context.log, wanted, body.to)
         return answered({"plan": plan.data(), "dry_run": True, "redriven": 0})
     if not app_state.redriving.acquire(blocking=False):
         hint = "Wait until it has ended; letters go out only once."
         raise Refused("too-much-at-once", "another redrive is under way", hint)
     try:
-        with alone(app_state.settings, app_state.log) as member:
-            plan = plan_redrive(app_state.settings, app_state.log, wanted, body.to)
+        with alone(context.settings, context.log) as member:
+            plan = plan_redrive(context.settings, context.log, wanted, body.to)
             told = {"reasons": body.reasons, "letters": body.letters[:100], "to": body.to, "plan": plan.data()}
-            audit.record(app_state.log, app_state.settings, context.name, "letters redriven", told)
-            done = (
-                redrive(app_state.settings, app_state.log, member, plan, body.to, lambda _: None) if plan.places else 0
-            )
+            context.record("letters redriven", told)
+            done = 0
+            if plan.places:
+                done = redrive(context.settings, context.log, member, plan, body.to, lambda _: None)
     finally:
         app_state.redriving.release()
     return answered({"plan": plan.data(), "dry_run": False, "redriven": done})
@@ -154,36 +189,23 @@ def _letter(text: str) -> LetterPlace:
     return LetterPlace(int(partition), int(offset))
 
 
-@router.get("/late", responses=answers_with(LatePage))
+@router.get("/late", responses=answers_with(schemas.LatePage))
 def late(context: Reading, limit: Limit = 50) -> Response:
     """Events that came behind event time and were put aside, newest first."""
-    app_state, masks = context.app_state, context.masks
-    topic = app_state.settings.late.topic
-    if topic not in app_state.log.topics([topic]):
+    topic = context.settings.late.topic
+    if topic not in context.log.topics([topic]):
         return answered({"events": [], "total": 0})
-    readable = readable_by(app_state.settings)
-    records = list(bounded(app_state.log, topic, ReadOptions(start=f"-{limit}")))[::-1][:limit]
-    shown = [masks.raw(_origin(each)[0], _late(readable(each))) for each in records]
-    return answered({"events": shown, "total": _total(app_state, topic)})
-
-
-def _total(app_state: AppState, topic: str) -> int:
-    """In offsets, which is at least how many there are."""
-    from samovar.changelog.log import TopicPartition  # noqa: PLC0415 - only here
-
-    partitions = app_state.log.topics([topic])[topic].partitions
-    bounds = app_state.log.bounds([TopicPartition(topic, number) for number in range(partitions)])
-    return sum(end - begin for begin, end in bounds.values())
-
-
-def _origin(record: TopicRecord) -> tuple[str, dict[str, str]]:
-    told = {name: value.decode("utf-8", "replace") for name, value in record.headers}
-    return told.get(PREFIX + "topic", ""), told
+    readable = readable_by(context.settings)
+    records = list(bounded(context.log, topic, ReadOptions(start=f"-{limit}")))[::-1][:limit]
+    shown = [context.masks.raw(told["stream"], told) for told in map(_late, map(readable, records))]
+    places = [TopicPartition(topic, number) for number in range(context.log.topics([topic])[topic].partitions)]
+    total = sum(end - begin for begin, end in context.log.bounds(places).values())  # at least: offsets have gaps
+    return answered({"events": shown, "total": total})
 
 
 def _late(record: TopicRecord) -> dict[str, Any]:
-    topic, told = _origin(record)
-    by = told.get("samovar.late.ms", "")
+    told = {name: value.decode("utf-8", "replace") for name, value in record.headers}
+    topic, by = told.get(PREFIX + "topic", ""), told.get("samovar.late.ms", "")
     partition, offset = told.get(PREFIX + "partition", ""), told.get(PREFIX + "offset", "")
     is_known = bool(topic) and partition.isdecimal() and offset.isdecimal()
     origin = {"topic": topic, "partition": int(partition), "offset": int(offset)} if is_known else None
@@ -195,9 +217,7 @@ def _late(record: TopicRecord) -> dict[str, Any]:
 # ---------------------------------------------------------------- who changed what
 
 
-@router.get("/audit", responses=answers_with(AuditTrail))
+@router.get("/audit", responses=answers_with(schemas.AuditTrail))
 def trail(context: Operating, limit: Limit = 50) -> Response:
     """Who changed what, newest first."""
-    return answered(
-        {"entries": [each.data() for each in audit.entries(context.app_state.log, context.app_state.settings, limit)]}
-    )
+    return answered({"entries": audit.entries(context.log, context.settings, limit)})

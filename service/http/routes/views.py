@@ -1,11 +1,14 @@
-"""/views: what is published of the materialized views, and their rows, picked and ordered.
+"""/views: what is published of the materialized views, their rows, picked and ordered, and their versions: one of them
+shown again, and a new one made, by a job on Spark in this process.
 
 No SQL is taken here: Spark's reads any file that it is asked for. `samovar views query` takes it, from anyone who may
-run commands.
+run commands. Names are those of the service's own views: no path and no master is taken from anyone who asks.
 """
 
 from __future__ import annotations
 
+import operator
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,14 +18,17 @@ from pydantic import Field
 
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
-from samovar.service.http.masking.views import flows_of_view
-from samovar.service.http.request import Body, Reading, RequestContext, answered, json_text
-from samovar.service.http.schemas.alerts import answers_with
-from samovar.service.http.schemas.state import ViewRows, ViewsShown
+from samovar.service.http import schemas
+from samovar.service.http.jobs import OnProgress
+from samovar.service.http.masking import flows_of_view
+from samovar.service.http.request import Body, Operating, Reading, RequestContext, answered, json_text
+from samovar.service.http.schemas import answers_with, fields_of
+from samovar.service.http.state import AppState
 from samovar.service.masking.fields import Masks, not_compared
 from samovar.service.masking.lineage import Flow
-from samovar.service.views.commands import ViewListing, list_views, path_of, plain, show
-from samovar.service.views.store import MANIFEST, ViewManifest
+from samovar.service.views import commands
+from samovar.service.views.commands import ViewListing, chosen, list_views, path_of, plain, roll_back, show
+from samovar.service.views.store import MANIFEST, ViewManifest, ViewStore
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -33,6 +39,10 @@ ROWS_MOST = 1_000
 ORDERED_MOST = 200_000  # rows that are put in order; more are refused
 ViewName = Annotated[str, Path(max_length=200)]
 Value = str | int | float | bool | None
+OPERATORS = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge
+}  # fmt: skip
+_SPARK = threading.Lock()  # one session per process: who ends it would end another's
 
 
 class ColumnFilter(Body):
@@ -53,16 +63,26 @@ class Query(Body):
     limit: int = Field(100, ge=1, le=ROWS_MOST)
 
 
-@router.get("/views", responses=answers_with(ViewsShown))
+class RollingBackView(Body):
+    to: int | None = Field(None, ge=1, le=10_000_000)
+
+
+class BuildViewBody(Body):
+    """`anew`: all rows, also where the view's file says that a part is enough."""
+
+    anew: bool = False
+
+
+@router.get("/views", responses=answers_with(schemas.ViewsShown))
 def views(context: Reading) -> Response:
     """All views, and what is published of each."""
-    return answered({"views": [told(context, each) for each in list_views(context.app_state.settings)]})
+    return answered({"views": [view_data(context, each) for each in list_views(context.settings)]})
 
 
-@router.post("/views/{name}/query", responses=answers_with(ViewRows))
+@router.post("/views/{name}/query", responses=answers_with(schemas.ViewRows))
 def query(context: Reading, name: ViewName, body: Query) -> Response:
     """Rows of a view as it is published now."""
-    settings = context.app_state.settings
+    settings = context.settings
     show(settings, name)  # says what is near
     path = path_of(settings, name)
     manifest = ViewManifest.unpacked((path / MANIFEST).read_bytes())  # of these rows, whatever is published meanwhile
@@ -76,17 +96,13 @@ def query(context: Reading, name: ViewName, body: Query) -> Response:
     return answered({"columns": columns, "rows": rows})
 
 
-def told(context: RequestContext, view: ViewListing) -> dict[str, Any]:
+def view_data(context: RequestContext, view: ViewListing) -> dict[str, Any]:
+    """A view, with the columns that hold something marked, for who may not see it."""
+    flows: Mapping[str, Flow] = {}
+    if view.manifest is not None and context.masks.is_on:
+        flows = flows_of_view(context.app_state, view.manifest)
     shown = {name: value for name, value in view.to_json().items() if name != "path"}
-    return {**shown, "hidden": sorted(hidden_columns(context, view))}
-
-
-def hidden_columns(context: RequestContext, view: ViewListing) -> dict[str, Flow]:
-    """Columns that hold something marked, and what."""
-    if view.manifest is None or not context.masks.is_on:
-        return {}
-    flows = flows_of_view(context.app_state, view.manifest)
-    return {name: flow for name, flow in flows.items() if flow is not Flow.CLEAR}
+    return {**shown, "hidden": sorted(name for name, flow in flows.items() if flow is not Flow.CLEAR)}
 
 
 def _rows(path: str, body: Query, flows: Mapping[str, Flow] | None, masks: Masks) -> tuple[list[str], list[list[Any]]]:
@@ -104,30 +120,25 @@ def _rows(path: str, body: Query, flows: Mapping[str, Flow] | None, masks: Masks
     refused = sorted({name for name in compared if name in hidden})
     if refused:
         raise not_compared(refused, "picking or ordering rows by it")
-    picked = _filter(body)
+    condition = _filter(body)
     wanted = list(body.columns) or known
-    both = list(dict.fromkeys([*wanted, *([body.order] if body.order else [])]))
     if body.order is None and not hidden:
-        table = data.head(body.limit, filter=picked, columns=wanted)
+        table = data.head(body.limit, filter=condition, columns=wanted)
         return wanted, [list(map(plain, row.values())) for row in table.to_pylist()]
-    if data.count_rows(filter=picked) > ORDERED_MOST:
+    if data.count_rows(filter=condition) > ORDERED_MOST:
         raise Refused("view-query", f"more than {ORDERED_MOST:,} rows to put in order", "Add conditions.")
-    table = data.to_table(filter=picked, columns=both)
-    # A file has its rows in the order of its key: what is hidden must not show by where a row stands.
+    both = list(dict.fromkeys([*wanted, *([body.order] if body.order else [])]))
+    table = data.to_table(filter=condition, columns=both)
     if hidden:
-        table = table.take(_shuffled(table, masks))
+        # A file has its rows in the order of its key: what is hidden must not show by where a row stands. So they are
+        # put in an order that tells nothing of them, and is the same each time.
+        texts = [masks.pseudonym(json_text(list(map(plain, row.values()))), "row") for row in table.to_pylist()]
+        table = table.take(sorted(range(len(texts)), key=texts.__getitem__))
     if body.order is not None:
         table = table.sort_by([(body.order, "descending" if body.desc else "ascending")])
+    flow = {name: hidden.get(name, Flow.CLEAR) for name in wanted}
     rows = table.slice(0, body.limit).select(wanted).to_pylist()
-    return wanted, [
-        [masks.value(hidden.get(name, Flow.CLEAR), plain(value)) for name, value in row.items()] for row in rows
-    ]
-
-
-def _shuffled(table: Any, masks: Masks) -> list[int]:
-    """Rows in an order that tells nothing of them, and is the same each time."""
-    texts = [masks.pseudonym(json_text(list(map(plain, row.values()))), "row") for row in table.to_pylist()]
-    return sorted(range(len(texts)), key=texts.__getitem__)
+    return wanted, [[masks.value(flow[name], plain(value)) for name, value in row.items()] for row in rows]
 
 
 def _filter(body: Query) -> ds.Expression | None:
@@ -139,7 +150,68 @@ def _filter(body: Query) -> ds.Expression | None:
         if each.value is None:
             one = column.is_null() if each.op == "==" else column.is_valid()
         else:
-            compare = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
-            one = getattr(column, compare[each.op])(each.value)
+            one = OPERATORS[each.op](column, each.value)
         found = one if found is None else found & one
     return found
+
+
+# ---------------------------------------------------------------- versions
+
+
+@router.get("/views/{name}", responses=answers_with(schemas.ViewWhole))
+def view(context: Reading, name: ViewName) -> Response:
+    """A view, and every version of it that is kept, the newest first."""
+    settings = context.settings
+    found = show(settings, name)
+    store = ViewStore(settings.views.store, name)
+    kept = [store.manifest(version) for version in reversed(found.versions)]
+    versions = [fields_of(schemas.ViewVersion, each, made=each.made_ms) for each in kept]
+    return answered({**view_data(context, found), "kept": versions})
+
+
+@router.post("/views/{name}/rollback", responses=answers_with(schemas.ViewRolledBack))
+def rollback(context: Operating, name: ViewName, body: RollingBackView) -> Response:
+    """Show an earlier version again; without `to`, the one before. Nothing is deleted."""
+    before = show(context.settings, name).manifest
+    made = roll_back(context.settings, name, body.to)
+    detail = {"view": name, "from": None if before is None else before.version, "to": made.version}
+    context.record("view rolled back", detail)
+    return answered({"view": name, "version": made.version, "rows": made.rows, "made": made.made_ms})
+
+
+@router.post("/views/{name}/refresh", status_code=202, responses=answers_with(schemas.JobBegun, 202))
+def refresh(context: Operating, name: ViewName, body: BuildViewBody) -> Response:
+    """Make a new version, as a job: GET /jobs/JOB tells how far it is, and then what was made."""
+    app_state = context.app_state
+    chosen(context.settings, [name])  # what is wrong with it is told before Spark starts
+
+    def work(on_progress: OnProgress) -> Any:
+        if not _SPARK.acquire(blocking=False):
+            raise Refused("view-busy", "another view is being made here", "Wait for it to end, and try again.")
+        try:
+            return _build(app_state, name, on_progress, anew=body.anew)
+        finally:
+            _SPARK.release()
+
+    job = app_state.jobs.start("view", context.name, work)
+    context.record("view refreshed", {"view": name, "anew": body.anew})
+    return answered({"job": job.number}, 202)
+
+
+def _build(app_state: AppState, name: str, on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
+    from samovar.changelog.spark.progress import JobProgress  # noqa: PLC0415 - with Spark only
+    from samovar.service.spark.session import starting_for  # noqa: PLC0415 - as above
+
+    def progress(found: JobProgress) -> None:
+        done, total = (found.rows, found.total) if found.total else (found.tasks_done, found.tasks)
+        on_progress(min(done / total, 0.99) if total else 0.0, found.rate)
+
+    with starting_for(app_state.settings, "samovar views") as start:
+        (made,) = (commands.rebuild if anew else commands.refresh)(
+            app_state.settings, app_state.log, start.ready(), [name], progress
+        )
+    if isinstance(made, Refused):
+        raise made
+    manifest = made.manifest
+    version = None if manifest is None else {"version": manifest.version, "rows": manifest.rows, "kind": manifest.kind}
+    return {"view": name, "seconds": round(made.seconds, 3), "made": version, "notes": list(made.notes)}

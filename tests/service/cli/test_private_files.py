@@ -16,7 +16,7 @@ from samovar.changelog.broker.process import free_port
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.common.folders import OTHERS
 from samovar.service.config.loading import load_service
-from samovar.service.http.sinks.targets import FileTarget
+from samovar.service.http.sinks import FileTarget
 from samovar.service.ops.doctor import state as state_findings
 from tests.support.http_server import wait_for
 from tests.support.project import ROOT
@@ -105,7 +105,7 @@ def test_with_no_mask_a_state_is_closed_at_its_folder_and_a_log_at_its_file(tmp_
         service = make(tmp_path / "s")
         service.process(many(50), snapshot=True)
         target = FileTarget(service.config.parent / "alerts.jsonl")
-        target._append(b"{}\n")
+        target.append(b"{}\n")
     folder = service.config.parent
     found = open_to_others(folder)
     assert "alerts.jsonl" not in found

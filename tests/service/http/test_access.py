@@ -17,7 +17,7 @@ from samovar.changelog.log import Append, TopicPartition
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import PREFIX, Role, add_token, hash_of, topic_of
 from samovar.service.config.loading import load_service
-from samovar.service.http.middleware import HEADERS, Rates
+from samovar.service.http.middleware import HEADERS, RateLimiter
 from samovar.service.masking.fields import HIDDEN
 from samovar.service.topology.logs import opened
 from tests.contracts.log_driving import unique
@@ -245,7 +245,7 @@ def test_one_client_may_ask_so_often_and_no_more(tmp_path: Path) -> None:
 
 
 def test_requests_flow_back_in_time_and_clients_are_apart() -> None:
-    rates = Rates(None, per_s=10, burst=2)  # type: ignore[arg-type]
+    rates = RateLimiter(per_s=10, burst=2)
     assert [rates.take("a", 0.0), rates.take("a", 0.0)] == [0.0, 0.0]
     assert rates.take("a", 0.0) == pytest.approx(0.1)
     assert rates.take("b", 0.0) == 0.0

@@ -197,7 +197,8 @@ def test_a_lost_or_damaged_index_is_made_anew(fresh: Served) -> None:
     fresh.world.index.close()
     path.write_bytes(b"not a database" * 1000)
     index = AlertsIndex(path, "s-alerts")
-    follower = Follower(fresh.world.settings, fresh.log, index, fresh.world.broadcaster.publish)
+    world = fresh.world
+    follower = Follower(world.settings, fresh.log, index, world.broadcaster.publish, world.tokens)
     follower.start()
     fresh.world.index, fresh.world.follower = index, follower
     fresh.caught_up()
@@ -224,8 +225,9 @@ def test_a_position_older_than_the_index_says_how_much_is_missing(tmp_path: Path
         site.world.follower.close()
         site.world.index.renew()
         site.world.index.most = 1
-        site.world.follower = Follower(site.world.settings, site.log, site.world.index, site.world.broadcaster.publish)
-        site.world.follower.start()
+        world = site.world
+        world.follower = Follower(world.settings, site.log, world.index, world.broadcaster.publish, world.tokens)
+        world.follower.start()
         site.caught_up()
         with listening_to(site, params={"from": "0.0"}) as stream:
             stream.next()

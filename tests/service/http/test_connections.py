@@ -18,7 +18,7 @@ from samovar.common.errors import Refused
 from samovar.service.config.addresses import place_from
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import TlsSettings
-from samovar.service.http.tls import client_context, server_context
+from samovar.service.http.server import client_context, server_context
 from tests.service.http.test_access import tokens_of
 from tests.service.http.test_nodes import two_nodes
 from tests.service.http.test_tokens import page_of, role_of

@@ -62,7 +62,7 @@ class Feed:
             new = self.index.take(alerts, [], {})
             self.all += new
             self.position = position
-            self.broadcaster.publish(new, position)
+            self.broadcaster.publish(new)
 
 
 def alert_at(partition: int, offset: int) -> Alert:

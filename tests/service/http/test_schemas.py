@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from samovar.service.http.schemas import alerts, rules, state
+from samovar.service.http import schemas
 from samovar.service.http.server import bound
 from tests.support.event_loop import run_async
 from tests.support.http_server import Served, wait_for
@@ -26,9 +26,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dic
 
 MODELS = {
     name: model
-    for module in (alerts, rules, state)
-    for name, model in vars(module).items()
-    if isinstance(model, type) and issubclass(model, BaseModel) and model.__module__ == module.__name__
+    for name, model in vars(schemas).items()
+    if isinstance(model, type) and issubclass(model, BaseModel) and model.__module__ == schemas.__name__
 }
 OTHERS = {  # no JSON: what they say is tested where they are
     "GET /rules/{rule}/svg": "image/svg+xml",

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from samovar.service.http.sinks.delivery import Sinks
+from samovar.service.http.sinks import Sinks
 from samovar.service.topology.logs import opened
 from tests.support.http_server import wait_for
 from tests.support.small_service import SERVICE, Service, make, purchase

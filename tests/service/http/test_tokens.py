@@ -17,8 +17,17 @@ from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.auth import audit
 from samovar.service.auth import tokens as access
-from samovar.service.auth.sessions import MOST_PER_TOKEN
-from samovar.service.auth.tokens import MASK, Role, Tokens, add_token, hash_of, load_tokens, remove_token, topic_of
+from samovar.service.auth.tokens import (
+    MASK,
+    MOST_PER_TOKEN,
+    Role,
+    Tokens,
+    add_token,
+    hash_of,
+    load_tokens,
+    remove_token,
+    topic_of,
+)
 from samovar.service.config.addresses import HttpAddress, place_of
 from samovar.service.http.app import tokens_text
 from samovar.service.http.jobs import OnProgress
@@ -154,7 +163,7 @@ def test_records_that_cannot_be_read_give_nobody_anything_and_stop_nothing(tmp_p
 
 def test_a_record_of_an_unknown_kind_closes_and_never_opens() -> None:
     tokens = Tokens()
-    tokens.fold_pairs([(b"anna", None)])  # a tombstone that compaction left
+    tokens.fold([(b"anna", None)])  # a tombstone that compaction left
     assert tokens.was_made
     assert not len(tokens)
 
@@ -319,20 +328,20 @@ def test_a_session_ends_after_its_time_and_when_it_is_not_used(tmp_path: Path) -
         assert token is not None
 
         def role(given: str, at_ms: int) -> Role | None:
-            found = world.sessions.who(world.tokens, given, at_ms)
+            found = world.sessions.who(given, at_ms)
             return None if found is None else found.role
 
-        idle = world.sessions.open(world.tokens, token, None, now)
-        used = world.sessions.open(world.tokens, token, None, now)
+        idle = world.sessions.open(token, None, now)
+        used = world.sessions.open(token, None, now)
         assert role(idle, now + 2 * minute - 1) is Role.VIEWER
         assert role(idle, now + 5 * minute) is None
         assert [role(used, now + n * minute) for n in range(10)] == [Role.VIEWER] * 10
         assert role(used, now + 10 * minute) is None
-        world.sessions.open(world.tokens, token, None, now + 11 * minute)
+        world.sessions.open(token, None, now + 11 * minute)
         assert len(world.tokens.sessions) == 1  # the others were swept, in the topic as well
         assert len(load_tokens(site.log, "s").sessions) == 1
         for n in range(MOST_PER_TOKEN + 5):
-            world.sessions.open(world.tokens, token, None, now + 11 * minute + n)
+            world.sessions.open(token, None, now + 11 * minute + n)
         assert len(world.tokens.sessions) == MOST_PER_TOKEN
 
 
@@ -370,11 +379,11 @@ def test_an_ended_session_does_not_come_back_by_an_older_record(tmp_path: Path) 
         tokens = load_tokens(log, "s")
         value = {"v": 1, "token": "viewer", "token_hash": "h", "at": 1, "seen": 1}
         record = (b"#session:abc", json.dumps(value).encode())
-        tokens.fold_pairs([record])
-        assert tokens.session("abc") is not None
-        tokens.end(["abc"])
-        tokens.fold_pairs([record])
-        assert tokens.session("abc") is None
+        tokens.fold([record])
+        assert "abc" in tokens.sessions
+        tokens.end_session("abc")
+        tokens.fold([record])
+        assert "abc" not in tokens.sessions
 
 
 def test_the_start_line_says_how_many_tokens_there_are(tmp_path: Path) -> None:

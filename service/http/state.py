@@ -8,9 +8,13 @@ import tempfile
 import threading
 import time
 from collections import Counter, OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
+
+import httpx2
 
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
@@ -18,7 +22,7 @@ from samovar.service.alerts.follow import Follower
 from samovar.service.auth.audit import AuditWriter
 from samovar.service.auth.tokens import LOCAL, NOBODY, Principal, Role, Sessions, Tokens, ensure_access
 from samovar.service.config.addresses import HttpAddress
-from samovar.service.config.models import ServiceFile
+from samovar.service.config.models import ServiceFile, TlsSettings
 from samovar.service.http.jobs import Jobs
 from samovar.service.http.routes.live import Broadcaster
 from samovar.service.http.server import client_context
@@ -28,6 +32,9 @@ from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext
 from samovar.service.topology.topics import TopicRole, ensure, ensure_topic
 
+ANSWER_S = 5.0  # of another node
+AT_ONCE = 8  # questions to other nodes
+
 
 @dataclass(frozen=True)
 class Credential:
@@ -35,6 +42,25 @@ class Credential:
 
     token: str | None = None
     session: str | None = None
+
+
+class Peers:
+    """The other nodes' HTTP processes: one client and one pool of threads for all questions to them.
+
+    It keeps connections but no cookies, which would be another caller's with the next question.
+    """
+
+    def __init__(self, tls: TlsSettings | None) -> None:
+        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        verify = client_context(tls)
+        self.client = httpx2.Client(
+            timeout=ANSWER_S, trust_env=False, follow_redirects=False, verify=verify, cookies=no_cookies
+        )
+        self.pool = ThreadPoolExecutor(AT_ONCE, "peers")
+
+    def close(self) -> None:
+        self.pool.shutdown()
+        self.client.close()
 
 
 class AppState(QueryContext):
@@ -58,7 +84,7 @@ class AppState(QueryContext):
         self.tokens = Tokens()
         self.sessions = Sessions(settings, log, self.tokens)
         self.trail = AuditWriter(settings, log)
-        self.verifying = client_context(settings.http.tls)
+        self.peers = Peers(settings.http.tls)
         self._no_secret = secrets.token_bytes(32)  # until the topic's own is read
         self.redriving = threading.Lock()
         self.live_texts: OrderedDict[tuple[str, bool], str] = OrderedDict()  # made once for all who listen
@@ -83,6 +109,7 @@ class AppState(QueryContext):
         self.sinks.close()
         self.watch.close()
         self.follower.close()
+        self.peers.close()
         super().close()
 
     # ------------------------------------------------------------ who asks

@@ -19,6 +19,7 @@ from samovar.service.config.addresses import place_from
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import TlsSettings
 from samovar.service.http.server import client_context, server_context
+from samovar.service.http.state import Peers
 from tests.service.http.test_access import tokens_of
 from tests.service.http.test_nodes import two_nodes
 from tests.service.http.test_tokens import page_of, role_of
@@ -192,7 +193,7 @@ def test_nodes_ask_each_other_over_tls(tmp_path: Path, certificate: tuple[Path, 
         found = asked.get("/keys/open")
         assert found["missing"] == []
         assert found["held"] == owner.get("/keys/open")["held"] != []
-        asked.world.verifying = client_context(None)  # whose word this certificate has not
+        asked.world.peers = Peers(None)  # whose word this certificate has not
         (missing, *_) = asked.get("/keys/open")["missing"]
         assert "does not answer" in missing["why"]
 

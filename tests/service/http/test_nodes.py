@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from samovar.changelog.broker.process import free_port
 from samovar.changelog.formats import heartbeat
 from samovar.changelog.formats.heartbeat import MemberMetadata, TaskReport
 from samovar.service.config.loading import load_service
+from samovar.service.http.state import Peers
 from tests.service.http.test_access import tokens_of
 from tests.support.http_server import Served, served, wait_for
 from tests.support.project import ROOT
@@ -93,6 +96,25 @@ def test_a_token_goes_with_the_question_and_nothing_more_is_seen(tmp_path: Path)
         assert found["held"]
         assert "secret-card" not in json.dumps(found["held"])
         assert "secret-card" in json.dumps(asked.as_(tokens["operator"]).get("/keys/secret-card")["held"])
+
+
+def test_cookies_of_other_nodes_are_not_kept_for_the_next_caller() -> None:
+    seen: list[str | None] = []
+
+    class Peer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("cookie"))
+            self.send_response(200)
+            self.send_header("set-cookie", "samovar=somebody")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+    with closing(Peers(None)) as peers, HTTPServer(("127.0.0.1", 0), Peer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for _ in range(2):
+            peers.client.get(f"http://127.0.0.1:{server.server_port}/")
+        server.shutdown()
+    assert seen == [None, None]
 
 
 # ---------------------------------------------------------------- processes

@@ -23,8 +23,8 @@ from samovar.service.auth.audit import AuditWriter
 from samovar.service.auth.tokens import LOCAL, NOBODY, Principal, Role, Sessions, Tokens, ensure_access
 from samovar.service.config.addresses import HttpAddress
 from samovar.service.config.models import ServiceFile, TlsSettings
+from samovar.service.http.broadcaster import Broadcaster
 from samovar.service.http.jobs import Jobs
-from samovar.service.http.routes.live import Broadcaster
 from samovar.service.http.server import client_context
 from samovar.service.http.sinks import Sinks
 from samovar.service.http.status_poller import StatusPoller

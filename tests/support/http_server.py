@@ -17,8 +17,7 @@ from samovar.changelog.log import Log
 from samovar.service.config.addresses import place_of
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.app import app_of
-from samovar.service.http.server import bound, run_server, server_of
-from samovar.service.http.server import client_context
+from samovar.service.http.server import bound, client_context, run_server, server_of
 from samovar.service.http.state import AppState
 from samovar.service.topology.logs import opened
 from tests.support.small_service import Service
@@ -103,7 +102,10 @@ def served(
             wait_for(lambda: server.started or not thread.is_alive())
             assert server.started, "it does not start"
             with httpx2.Client(
-                base_url=f"{scheme}://127.0.0.1:{port}", trust_env=False, timeout=30, verify=client_context(settings.http.tls)
+                base_url=f"{scheme}://127.0.0.1:{port}",
+                trust_env=False,
+                timeout=30,
+                verify=client_context(settings.http.tls),
             ) as client:
                 yield Served(service, world, client)
         finally:

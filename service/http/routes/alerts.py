@@ -19,6 +19,7 @@ from samovar.service.alerts import labels
 from samovar.service.alerts.index import Alert
 from samovar.service.alerts.query import Search, counts, label_of, one, precisions, search, values, versions_of
 from samovar.service.http import schemas
+from samovar.service.http.broadcaster import Position, Subscription, listen, read_position
 from samovar.service.http.masking import shown_text
 from samovar.service.http.request import (
     LEAST_MS,
@@ -31,7 +32,6 @@ from samovar.service.http.request import (
     event_data,
     json_text,
 )
-from samovar.service.http.routes.live import Position, Subscription, listen, read_position
 from samovar.service.http.schemas import answers_with
 from samovar.service.masking.lineage import Flow
 from samovar.service.query.events import Place, StreamEvent, value_at

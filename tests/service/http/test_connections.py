@@ -193,6 +193,7 @@ def test_nodes_ask_each_other_over_tls(tmp_path: Path, certificate: tuple[Path, 
         found = asked.get("/keys/open")
         assert found["missing"] == []
         assert found["held"] == owner.get("/keys/open")["held"] != []
+        asked.world.peers.close()
         asked.world.peers = Peers(None)  # whose word this certificate has not
         (missing, *_) = asked.get("/keys/open")["missing"]
         assert "does not answer" in missing["why"]

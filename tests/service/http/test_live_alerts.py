@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from samovar.service.alerts.index import Alert, AlertsIndex, read_alert
-from samovar.service.http.routes import live
-from samovar.service.http.routes.live import Broadcaster, Position, Subscription, listen, read_position
+from samovar.service.http import broadcaster as live
+from samovar.service.http.broadcaster import Broadcaster, Position, Subscription, listen, read_position
 from tests.support.event_loop import run_async
 
 PARTITIONS = 3

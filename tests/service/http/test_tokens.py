@@ -29,11 +29,11 @@ from samovar.service.auth.tokens import (
     topic_of,
 )
 from samovar.service.config.addresses import HttpAddress, place_of
+from samovar.service.http import broadcaster as live
 from samovar.service.http.app import tokens_text
 from samovar.service.http.jobs import OnProgress
 from samovar.service.http.middleware import FORWARDED
 from samovar.service.http.request import cookie_of
-from samovar.service.http.routes import live
 from samovar.service.http.server import client_context
 from samovar.service.http.state import AppState, refuse_open
 from samovar.service.topology.logs import opened
@@ -55,7 +55,11 @@ def page_of(site: Served, token: str | None = None) -> Iterator[httpx2.Client]:
     """A browser's page: its cookies, and the origin that a browser sends."""
     own = str(site.client.base_url).rstrip("/")
     with httpx2.Client(
-        base_url=own, trust_env=False, timeout=30, headers={"origin": own}, verify=client_context(site.world.settings.http.tls)
+        base_url=own,
+        trust_env=False,
+        timeout=30,
+        headers={"origin": own},
+        verify=client_context(site.world.settings.http.tls),
     ) as page:
         if token is not None:
             assert page.post("/api/v1/session", json={"token": token}).status_code == 200

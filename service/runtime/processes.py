@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 from samovar.service.ops.log_output import stamped
@@ -56,7 +57,7 @@ def run_processes(
         return [*command, "run", str(config), *own, *more]
 
     children = Children(command_of)
-    with stopping(children.stop, children.leave):
+    with stopping(children.stop, partial(children.stop, LEAVE)):
         return children.run(range(first, first + containers), beside=[SERVE] if serve is not None else [])
 
 
@@ -89,13 +90,8 @@ class Children:
             time.sleep(LOOK_S)
         return worst
 
-    def stop(self) -> None:
-        self._pass_on(signal.SIGTERM)
-
-    def leave(self) -> None:
-        self._pass_on(LEAVE)
-
-    def _pass_on(self, number: signal.Signals) -> None:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ask the containers for an end, by this signal, and what runs next to them by SIGTERM."""
         self._stopping = True
         for slot, process in list(self._running.items()):
             process.send_signal(signal.SIGTERM if slot == SERVE else number)

@@ -22,6 +22,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from samovar.common.arrow import require_arrow
 from samovar.native.kernel import Batch, joined
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.decoder import Decoder
@@ -161,9 +162,7 @@ def _batches(
         return
     if isinstance(events, Mapping):
         raise TypeError("one event alone: give a list of them")
-    from samovar.patterns.engine import frames  # noqa: PLC0415 - pyarrow takes longer to import than all the rest
-
-    if not frames.is_frame(events):
+    if not _is_frame(events):
         wanted = "events are dicts, data frames or a path to JSON lines"
         try:
             rest = iter(events)
@@ -174,11 +173,18 @@ def _batches(
         if first is None or isinstance(first, Mapping):
             yield from _of_dicts(events, decoder, bad)
             return
-        if not frames.is_frame(first):
+        if not _is_frame(first):
             raise TypeError(f"{wanted}, not {first.__class__.__name__}")
+    require_arrow("data frames")
+    from samovar.patterns.engine import frames  # noqa: PLC0415 - pyarrow takes longer to import than all the rest
+
     made = frames.Frames(fields, time, type, fixed_type, lambda *fault: bad.append(BadEvent(*fault)), missing)
     for frame in frames.batches_of(events):
         yield made.take(frame)
+
+
+def _is_frame(events: Any) -> bool:
+    return any(hasattr(events, name) for name in ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__"))
 
 
 def _of_file(path: Path, decoder: Decoder, bad: list[BadEvent]) -> Iterator[Batch]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, overload
 
+from samovar.common.arrow import require_arrow
 from samovar.patterns.engine.matcher import Counters
 from samovar.patterns.engine.replay import LateLine
 from samovar.patterns.explain.key_trace import iso_time
@@ -113,6 +114,7 @@ class Result:
 
     def to_arrow(self) -> Any:
         """A pyarrow table, a row per match: key and emit as JSON text, steps as a map, times as UTC instants."""
+        require_arrow("Arrow tables and data frames")
         import pyarrow as pa  # noqa: PLC0415 - takes longer to import than all the rest
 
         instant = pa.timestamp("ms", "UTC")

@@ -55,14 +55,6 @@ def batches_of(events: Any) -> Iterator[pa.RecordBatch]:
             yield from batches_of(one)
 
 
-def is_frame(events: Any) -> bool:
-    return (
-        isinstance(events, pa.RecordBatch | pa.Table | pa.RecordBatchReader)
-        or hasattr(events, "__arrow_c_stream__")
-        or hasattr(events, "__dataframe__")
-    )
-
-
 @dataclass
 class Frames:
     """Turns record batches into kernel batches; an event's offset is its row number over all of them.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from samovar.changelog.log import Log
 from samovar.common import folders
+from samovar.common.arrow import require_arrow
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.config.models import ServiceFile
@@ -192,6 +193,7 @@ def query(settings: ServiceFile, name: str, sql: str | None, limit: int) -> Quer
     store = _store(settings, name)
     if sql is not None:
         return _query_sql(settings, sql, limit)
+    require_arrow("rows of views")
     import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
     manifest = store.current_manifest()

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import samovar
+from samovar.common.errors import Refused
 from samovar.patterns.engine.frames import EventsError
 from samovar.patterns.rulefile.loading import SettingError
 
@@ -320,6 +321,18 @@ def test_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     names: dict[str, Any] = {}
     for snippet in snippets:
         exec(snippet, names)
+
+
+def test_without_pyarrow_dicts_work_and_frames_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pa.table({"type": ["a"], "ts": [1]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    rules = simple(tmp_path, "sequence by k with maxspan=0ms [a where true]", "key: k")
+    found = rules.run([{"type": "a", "ts": 1, "k": 1}])
+    assert len(found.matches) == 1
+    for use in (lambda: rules.run(frame), found.to_arrow):
+        with pytest.raises(Refused) as refused:
+            use()
+        assert (refused.value.code, "samovar[arrow]" in refused.value.hint) == ("arrow-missing", True)
 
 
 def test_importing_samovar_is_cheap() -> None:

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from pydantic import Field
 
+from samovar.common.arrow import require_arrow
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.http import schemas
@@ -106,6 +107,7 @@ def view_data(context: RequestContext, view: ViewListing) -> dict[str, Any]:
 
 
 def _rows(path: str, body: Query, flows: Mapping[str, Flow] | None, masks: Masks) -> tuple[list[str], list[list[Any]]]:
+    require_arrow("rows of views")
     import pyarrow.dataset as ds  # noqa: PLC0415 - takes longer to import than all the rest
 
     data = ds.dataset(path, format="parquet", partitioning="hive")

@@ -1,0 +1,15 @@
+"""pyarrow is an extra: as large as everything else that Samovar installs, and not needed to run a service."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from samovar.common.errors import Refused
+
+
+def require_arrow(what: str) -> None:
+    """To be asked before pyarrow is imported, which is done late because it takes long."""
+    if find_spec("pyarrow") is None:
+        raise Refused(
+            "arrow-missing", f"{what} need pyarrow, which is not installed", "`pip install 'samovar[arrow]'`."
+        )

@@ -27,9 +27,9 @@ from samovar.tasks.runtime import stream_task
 
 PARTS: list[tuple[Any, str, str]] = [
     (member.KafkaMember, "poll", "poll"),
-    (source.StreamSource, "_decode", "decode"),
+    (source.StreamSource, "decode", "decode"),
     (source, "order", "order"),
-    (state_cache, "step", "match"),
+    (state_cache, "find_matches", "match"),
     (RocksStore, "prefixes", "state, read"),
     (state_cache.StateCache, "_load", "state, read"),
     (state_cache.StateCache, "changes", "state, changed rows"),

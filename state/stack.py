@@ -187,8 +187,8 @@ class Stack:
     """All stores of one task over its base, and the handles by which the task keeps, undoes and commits them."""
 
     def __init__(self, base: Store, cache_bytes: int) -> None:
-        self._cached = CachedStore(base, cache_bytes)
-        self._commit = Overlay(self._cached)
+        self.cached = CachedStore(base, cache_bytes)
+        self._commit = Overlay(self.cached)
         self._event = Overlay(self._commit)
         self._stores: list[TtlStore] = []
 
@@ -229,15 +229,11 @@ class Stack:
         changes = self._commit.changes()
         return [each for each in changes if each[0][:1] == ROWS], [each for each in changes if each[0][:1] == INDEX]
 
-    @property
-    def cached_bytes(self) -> int:
-        return self._cached.bytes_used
-
     def evict(self) -> None:
         """Hold nothing in memory that the base has."""
-        self._cached.clear()
+        self.cached.clear()
 
     def committed(self) -> None:
         """`changes()` are in the base now."""
-        self._cached.accept(self._commit.changes())
+        self.cached.accept(self._commit.changes())
         self._commit.clear()

@@ -152,7 +152,7 @@ class Processor(ABC):
         since.forwarded = sum(len(each.records) for each in forwarded if each.partition is None)
         self._since, self._dead, self._late = Counts(), LetterBuffer(), LetterBuffer()
         self.alerts, self.source.entries, self.found_bytes, self.dirty = [], [], 0, False
-        return Outcome(appends, offsets, [*rows, *index], position, since, sent_bytes)
+        return Outcome(appends, offsets, [*rows, *index], since, sent_bytes)
 
     @abstractmethod
     def committed(self, outcome: Outcome) -> None:

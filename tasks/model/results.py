@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from samovar.changelog.formats.dead_letters import truncate_to_limit
-from samovar.changelog.formats.record import Position
 from samovar.changelog.log import Append, Headers, Pair, TopicPartition
 from samovar.state.store import Change
 
@@ -57,7 +56,6 @@ class Outcome:
     appends: Sequence[Append]
     offsets: dict[TopicPartition, int]
     changes: list[Change]
-    position: Position
     counts: Counts
     forwarded_bytes: int = 0
 

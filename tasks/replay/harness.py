@@ -12,7 +12,7 @@ from enum import Enum
 import numpy as np
 
 from samovar.changelog.batches import RecordBlock
-from samovar.changelog.formats.record import POSITION, Position, unpack_position
+from samovar.changelog.formats.record import POSITION, unpack_position
 from samovar.changelog.log import Headers, TopicPartition
 from samovar.native.kernel import joined
 from samovar.patterns.engine.order import NO_TIME
@@ -146,15 +146,11 @@ class TaskTestHarness:
             self.store.write(self._logged)  # as a restore does: rows that are local stay behind
         self.processor = self._begun()
 
-    def position(self) -> Position | None:
-        """What the store stands for."""
-        data = self.store.get(POSITION)
-        return None if data is None else unpack_position(data)
-
     def _begun(self) -> Processor:
         """A processor over the store, as a task of a service begins."""
         self._given = 0
-        position = self.position()
+        data = self.store.get(POSITION)
+        position = None if data is None else unpack_position(data)
         processor = make_processor(self.plan, PARTITION, self.store, numbered(position, self.plan.inputs), position)
         for stream, stored in (position.inputs if position is not None else {}).items():
             processor.source.sources[stream].next = stored.next

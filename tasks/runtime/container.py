@@ -437,14 +437,17 @@ class Container:
         try:
             if task.state is TaskState.CLOSED or (task.state is TaskState.CREATED and not self._open(task)):
                 return
-            if task.restore_some(RESTORE_POLL_S):
+            try:
+                is_running = task.restore_some(RESTORE_POLL_S)
+            except RulesBehind as behind:
+                self._catch_up_with(behind)
+                return
+            if is_running:
                 if task.migration_due:
                     self._migrate(member, task)
                 self._quarantine(member, task)
                 self._seek(member, task, resume=True)
                 self._tell_notes(task)
-        except RulesBehind as behind:
-            self._catch_up_with(behind)
         except Refused as refused:
             if refused.code != "format-newer" or not self._suspend(task.partition, refused):
                 raise

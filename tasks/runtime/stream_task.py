@@ -272,12 +272,6 @@ class StreamTask:
         processor.dirty = processor.dirty or bool(self._dropped)
         self._limit()
 
-    def _count_on(self, counts: Counts) -> None:
-        """Go on with the counts of those that were at work here before."""
-        self.processor.counts = counts
-        if isinstance(self.processor, RuleProcessor):
-            self.processor.state_cache.dropped_before += counts.dropped
-
     def _limit(self) -> None:
         if isinstance(self.processor, RuleProcessor):
             budget = replace(self.config.budget, mark=self._mark.path)
@@ -317,6 +311,9 @@ class StreamTask:
             if position is None or source.spec.stream not in position.inputs:
                 source.topic_id = topics[source.spec.topic].id
                 source.next = bounds[TopicPartition(source.spec.topic, self.partition)].begin
+        processor.counts = self.counts  # it goes on with those of the one before it
+        if isinstance(processor, RuleProcessor):
+            processor.state_cache.dropped_before += self.counts.dropped
         return processor
 
     # ------------------------------------------------------------ published rules
@@ -368,9 +365,7 @@ class StreamTask:
 
     def end_migration(self) -> None:
         """What `begin_migration` gave is in the log and in the store."""
-        before = self.processor
-        self.processor = self._processor_of(before.plan, self._stored_position())
-        self._count_on(before.counts)
+        self.processor = self._processor_of(self.processor.plan, self._stored_position())
         self._limit()
 
     def _nexts_after(self, plan: Plan) -> dict[str, int]:
@@ -405,7 +400,6 @@ class StreamTask:
         self._counts = self.processor.counts
         del self.processor  # its memory goes before there is another
         self._begin(position, standing)
-        self._count_on(self._counts)
         self.failure, self.is_abandoned = failure, True
 
     def begin_quarantine(self) -> Outcome | None:

@@ -69,11 +69,10 @@ class TopicWatch:
                     " input.",
                 )
         own = found.get(plans[0].topics.journal)
-        if own is not None:
-            self._look_at_growth(plans[0], found, own.partitions)
+        self.unread = {} if own is None else self._look_at_growth(plans[0], found, own.partitions)
 
-    def _look_at_growth(self, main: Plan, found: Mapping[str, Topic], known: int) -> None:
-        """Inputs that have more partitions now than the state was made with."""
+    def _look_at_growth(self, main: Plan, found: Mapping[str, Topic], known: int) -> dict[str, int]:
+        """Inputs that have more partitions now than the state was made with, and how much waits there unread."""
         unread: dict[str, int] = {}
         for spec in main.inputs:
             topic = found.get(spec.topic)
@@ -88,7 +87,7 @@ class TopicWatch:
                     " has moved is a dead letter (key-moved). docs/operations.md says how to go on"
                 )
                 self._tell(LogEvent(text, "input-grown", "warning", topic=topic.name))
-        self.unread = unread
+        return unread
 
 
 def _replaced(plans: Sequence[Plan], topic: Topic, before: Topic) -> Refused:

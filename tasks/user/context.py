@@ -38,7 +38,7 @@ class TaskContext:
 
     def __init__(self, spec: TaskSpec, partition: int, stack: Stack, timers: Timers, *, has_timers: bool) -> None:
         self._spec = spec
-        self._partition = partition
+        self.name, self.partition, self.params = spec.name, partition, spec.params
         self._timers = timers
         self._has_timers = has_timers
         self._now = 0
@@ -52,18 +52,6 @@ class TaskContext:
     @property
     def now(self) -> int:
         return self._now
-
-    @property
-    def name(self) -> str:
-        return self._spec.name
-
-    @property
-    def partition(self) -> int:
-        return self._partition
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        return self._spec.params
 
     def store(self, name: str) -> Values:
         if name not in self._stores:

@@ -114,7 +114,7 @@ class UserTaskProcessor(Processor):
         return []
 
     def memory_bytes(self) -> int:
-        return self.calls.stack.cached_bytes
+        return self.calls.stack.cached.bytes_used
 
     def evict(self) -> None:
         self.calls.stack.evict()

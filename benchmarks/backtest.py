@@ -70,7 +70,7 @@ def prepare(folder: Path, events: int) -> None:
     for block in generate_blocks("fraud", events, max(100, events // 50), 3):
         pairs = [(str(json.loads(line).get("user", "")).encode(), line.encode()) for line, _ in block]
         for start in range(0, len(pairs), 20_000):
-            log.append([Append("events", pairs[start : start + 20_000])])
+            log.append([Append(topic="events", records=pairs[start : start + 20_000])])
     log.close()
 
 

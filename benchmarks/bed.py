@@ -71,7 +71,7 @@ def fill(log: Log, topic: str, stream: Purchases) -> None:
     """Make a topic and write a stream to it, keyed by card."""
     make(log, topic)
     for start in range(0, len(stream), ROWS_AT_ONCE):
-        log.append([Append(topic, pairs(stream, start, start + ROWS_AT_ONCE))])
+        log.append([Append(topic=topic, records=pairs(stream, start, start + ROWS_AT_ONCE))])
 
 
 def pairs(stream: Purchases, start: int, stop: int) -> list[Pair]:

@@ -161,7 +161,7 @@ def started_again(at: Bed, side: Side, topic: str, stream: Purchases, time: int)
 def add_some(at: Bed, topic: str, stream: Purchases, time: int) -> None:
     times = np.full(ADDED, int(stream.time[-1]) + LATER_MS * time, np.int64)
     some = Purchases(stream.card[:ADDED], np.full(ADDED, 50.0), stream.country[:ADDED], times)
-    at.log.append([Append(topic, bed.pairs(some, 0, ADDED))])
+    at.log.append([Append(topic=topic, records=bed.pairs(some, 0, ADDED))])
     assert len({each.partition for each in partitions_of(topic)}) == len(ends_of(at.log, topic))
 
 

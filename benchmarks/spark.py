@@ -84,7 +84,7 @@ def with_changelog(at: Bed, name: str, records: int) -> Samovar:
         for _ in range(A_KEY - 1):
             cursor = PartitionCursor(at.log, place, begin)
             while (some := cursor.take(end)) is not None:
-                at.log.append([Append(side.changelog, some.pairs(), partition)])
+                at.log.append([Append(topic=side.changelog, records=some.pairs(), partition=partition)])
             cursor.close()
     return side
 

@@ -58,7 +58,7 @@ class TopicSpec:
     replication: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Topic:
     """A topic as it is. `id` is another one when a topic was deleted and made again under the same name."""
 
@@ -105,7 +105,7 @@ class Records(Protocol):
         """Keys and values of all rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
     """Records for one topic. Without a partition each goes where murmur2 of its key says (no key: any partition), among
     all that the topic has, or among the first so many.

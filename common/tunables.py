@@ -11,7 +11,7 @@ from dataclasses import dataclass
 MB = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tunables:
     """All of them: the section `tunables` of the service file, `cache`, and `snapshots: {every}`."""
 

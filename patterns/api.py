@@ -113,7 +113,9 @@ class Rules:
             matches += [Match.of(record) for found in replay.take(batch) for record in found]
         matches += [Match.of(record) for found in replay.finish() for record in found]
         counters = {plan.rule.id: replay.states.counters(number) for number, plan in enumerate(self.program.rules)}
-        return Result(tuple(matches), replay.events, counters, tuple(late), tuple(bad))
+        return Result(
+            all_matches=tuple(matches), events=replay.events, counters=counters, late=tuple(late), bad=tuple(bad)
+        )
 
 
 def load_rules(
@@ -178,7 +180,14 @@ def _batches(
     require_arrow("data frames")
     from samovar.patterns.engine import frames  # noqa: PLC0415 - pyarrow takes longer to import than all the rest
 
-    made = frames.Frames(fields, time, type, fixed_type, lambda *fault: bad.append(BadEvent(*fault)), missing)
+    made = frames.Frames(
+        fields=fields,
+        time=time,
+        type=type,
+        fixed_type=fixed_type,
+        on_bad=lambda *fault: bad.append(BadEvent(*fault)),
+        missing=missing,
+    )
     for frame in frames.batches_of(events):
         yield made.take(frame)
 

@@ -17,7 +17,7 @@ from samovar.patterns.syntax.tree import Scalar
 SHOWN_MATCHES = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
     """One match. Times are epoch ms; `steps` lists events by row or line number from 0. Equal when the ids are."""
 
@@ -73,7 +73,7 @@ class BadEvent:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What a run found. As a sequence it holds the matches that were not suppressed.
 

@@ -39,7 +39,7 @@ class MatchDifference:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleTestResult:
     """How a test went. `why` says, where a match did not come, how far the best partial got."""
 
@@ -73,7 +73,16 @@ def run_test(rule: Rule, test: RuleTest) -> RuleTestResult:
     wanted = [describe_expected(expected) for expected in test.expect]
     differences = tuple(compare(wanted, shown))
     why = _why(rule, test, messages, found) if len(found) < len(wanted) else ()
-    return RuleTestResult(rule.id, rule.path, test.name, test.span.line, len(wanted), len(found), differences, why)
+    return RuleTestResult(
+        rule=rule.id,
+        path=rule.path,
+        name=test.name,
+        line=test.span.line,
+        expected=len(wanted),
+        found=len(found),
+        differences=differences,
+        why=why,
+    )
 
 
 def _fed(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:

@@ -63,7 +63,7 @@ class Driver:
     def __init__(self, plan: Plan, *, commit_every: int = 1) -> None:
         self.plan = plan
         self.commit_every = commit_every
-        self._harness = TaskTestHarness(plan)
+        self._harness = TaskTestHarness(plan=plan)
         self._uncommitted = 0
 
     @classmethod

@@ -79,7 +79,7 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Process:
     """A broker that was started. Pid and start time together name a process: a pid alone is given out again."""
 
@@ -91,7 +91,7 @@ class Process:
     archive: str = ""  # where Java writes its classes when it ends, if it was asked to
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Broker:
     """A broker as it is now. `answers` is False while it starts, or hangs."""
 
@@ -154,7 +154,15 @@ def stop(folder: Path) -> bool:
 
 def seen(folder: Path, process: Process, *, answers: bool, started: bool = False) -> Broker:
     address = f"{HOST}:{process.port}"
-    return Broker(address, process.pid, folder, folder / "broker.log", process.kafka, answers, started)
+    return Broker(
+        address=address,
+        pid=process.pid,
+        folder=folder,
+        log=folder / "broker.log",
+        kafka=process.kafka,
+        answers=answers,
+        started=started,
+    )
 
 
 @contextmanager
@@ -211,7 +219,7 @@ def launch(
     if log.exists():
         log.replace(folder / "broker.log.old")
     pid = spawn([*command, *sharing, *learning, *classpath, "kafka.Kafka", str(folder / "server.properties")], log)
-    process = Process(pid, begun_of(pid) or "", port, cluster, VERSION, learned)
+    process = Process(pid=pid, begun=begun_of(pid) or "", port=port, cluster=cluster, kafka=VERSION, archive=learned)
     write_whole(folder / "broker.json", json.dumps(asdict(process)) + "\n")
     return process
 

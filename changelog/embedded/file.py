@@ -231,7 +231,16 @@ def stored_topics(connection: sqlite3.Connection, names: Collection[str]) -> dic
         ).fetchone()
         if row:
             number, topic_id, partitions, replication, settings = row
-            found[name] = StoredTopic(number, Topic(name, partitions, json.loads(settings), topic_id, replication))
+            found[name] = StoredTopic(
+                number,
+                Topic(
+                    name=name,
+                    partitions=partitions,
+                    settings=json.loads(settings),
+                    id=topic_id,
+                    replication=replication,
+                ),
+            )
     return found
 
 

@@ -166,7 +166,7 @@ class EmbeddedMember:
         self._held.update({partition: (lock, epochs[partition]) for partition, lock in free.items()})
         taken = self._all_of(list(free))
         for at in taken:
-            self._cursor.places[at] = ReadPlace(self._topics[at.topic].number, None)
+            self._cursor.places[at] = ReadPlace(number=self._topics[at.topic].number, position=None)
         self._cursor.look_again()
         self._joining.on_assigned(taken)
         failpoints.hit("assign.after")

@@ -174,7 +174,7 @@ class EmbeddedLog:
         with self._reading() as connection:
             numbers = _numbers(connection, positions)
         cursor = ReadCursor(self._path, self.tunables.fetch_bytes)
-        cursor.places = {at: ReadPlace(numbers[at], position) for at, position in positions.items()}
+        cursor.places = {at: ReadPlace(number=numbers[at], position=position) for at, position in positions.items()}
         return cursor
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:

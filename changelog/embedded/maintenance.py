@@ -32,7 +32,7 @@ _WHOLE = _REACHING + "AND next <= :limit ORDER BY first"
 _BEGUN = _REACHING + "AND first < :limit ORDER BY first"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SegmentRow:
     """A segment as a pass sees it."""
 
@@ -43,7 +43,7 @@ class SegmentRow:
     size: int
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Pass:
     """One pass over one partition. The source of truth for how far it has come."""
 
@@ -96,7 +96,13 @@ class Pass:
             _WHOLE if within else _BEGUN, asked
         ):
             standing = SegmentInfo(self.stored.topic.name, self.partition, first, following, time_ms)
-            yield SegmentRow(rowid, horizon, unpacked(self.path, standing, data), standing, bytes_here)
+            yield SegmentRow(
+                rowid=rowid,
+                horizon=horizon,
+                packed=unpacked(self.path, standing, data),
+                standing=standing,
+                size=bytes_here,
+            )
             size += bytes_here
             if size >= self.tunables.compact_bytes:
                 return
@@ -193,7 +199,9 @@ def whole_pass(
         "SELECT min(first) FROM segment WHERE topic = ? AND partition = ? AND time > ?", (*where, young)
     ).fetchone()
     limit = end if limit is None else limit
-    return Pass(path, stored, partition, min(cleaned, limit), limit, tunables)
+    return Pass(
+        path=path, stored=stored, partition=partition, mapped=min(cleaned, limit), limit=limit, tunables=tunables
+    )
 
 
 class LogMaintenance:
@@ -320,7 +328,11 @@ def join_newest(
                 "SELECT horizon, first, next, time, data FROM segment WHERE rowid = ?", (rowid,)
             ).fetchone()
             standing = SegmentInfo(stored.topic.name, partition, first, following, time_ms)
-            rows.append(SegmentRow(rowid, horizon, unpacked(path, standing, data), standing, size))
+            rows.append(
+                SegmentRow(
+                    rowid=rowid, horizon=horizon, packed=unpacked(path, standing, data), standing=standing, size=size
+                )
+            )
         # How long records stay as they are.
         lag_ms = int(stored.topic.settings.get("min.compaction.lag.ms", "0")) or None
         periods = [each for each in (retained(stored, "retention.ms"), lag_ms) if each is not None]

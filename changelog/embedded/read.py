@@ -26,7 +26,7 @@ _SEGMENTS = (
 )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ReadPlace:
     """Where a partition is read next. `rest` is what was unpacked and not given out yet."""
 

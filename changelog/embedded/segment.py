@@ -57,7 +57,7 @@ class SegmentInfo(NamedTuple):
     time: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentColumns:
     """Records to be packed: their parts, and the sizes of the parts."""
 
@@ -75,12 +75,12 @@ class SegmentColumns:
         if len(rows) > 1:
             chosen = itemgetter(*rows.tolist())
         return SegmentColumns(
-            chosen(self.keys),
-            chosen(self.values),
-            chosen(self.heads) if self.heads else (),
-            self.key_sizes[rows],
-            self.value_sizes[rows],
-            None if self.head_sizes is None else self.head_sizes[rows],
+            keys=chosen(self.keys),
+            values=chosen(self.values),
+            heads=chosen(self.heads) if self.heads else (),
+            key_sizes=self.key_sizes[rows],
+            value_sizes=self.value_sizes[rows],
+            head_sizes=None if self.head_sizes is None else self.head_sizes[rows],
         )
 
     def sizes(self) -> Int64s:
@@ -95,9 +95,13 @@ def columns(records: Sequence[Pair], headers: Sequence[Headers] | None = None) -
     keys, key_sizes = _column(flat[::2])
     values, value_sizes = _column(flat[1::2])
     if not headers:
-        return SegmentColumns(keys, values, (), key_sizes, value_sizes, None)
+        return SegmentColumns(
+            keys=keys, values=values, heads=(), key_sizes=key_sizes, value_sizes=value_sizes, head_sizes=None
+        )
     heads, head_sizes = _column([header_bytes_of(each) for each in headers])
-    return SegmentColumns(keys, values, heads, key_sizes, value_sizes, head_sizes)
+    return SegmentColumns(
+        keys=keys, values=values, heads=heads, key_sizes=key_sizes, value_sizes=value_sizes, head_sizes=head_sizes
+    )
 
 
 def pack(records: SegmentColumns, segment_bytes: int = DEFAULTS.segment_bytes) -> Iterator[tuple[int, bytes]]:

@@ -17,7 +17,7 @@ from samovar.common.errors import Refused
 MAX_RECORD_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSegment:
     """A segment that waits for its place."""
 
@@ -61,7 +61,9 @@ def packed_appends(
             )
         for partition, here in _placed(topics, append, records):
             for count, data in pack(here, segment_bytes):
-                pending.append(PendingSegment(stored, partition, is_named, count, data))
+                pending.append(
+                    PendingSegment(stored=stored, partition=partition, named=is_named, count=count, data=data)
+                )
     return pending
 
 

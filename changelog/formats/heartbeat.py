@@ -23,7 +23,7 @@ SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTim
 
 
 @stored("stream topic partition next end behind_s")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InputReport:
     """Where a task stands in one input. `end` is the log's, as of the last look; `behind_s` is the lag in seconds."""
 
@@ -103,7 +103,7 @@ class RuleAtWork:
 
 
 @stored("slot host pid since_ms version time_ms tasks counts caught_up address rules at_work rules_refused unread")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemberMetadata:
     """One container. `address` is where questions about its keys are answered, if anywhere."""
 
@@ -165,12 +165,14 @@ def unpack_presence(data: bytes) -> MemberMetadata:
 
 def tell(log: Log, service: str, presence: MemberMetadata) -> None:
     """Say how a container is doing, outside of any transaction."""
-    log.append([Append(topic_of(service), [(b"%d" % presence.slot, pack_presence(presence))], 0)])
+    log.append(
+        [Append(topic=topic_of(service), records=[(b"%d" % presence.slot, pack_presence(presence))], partition=0)]
+    )
 
 
 def leave(log: Log, service: str, slot: int) -> None:
     """Say that a container is no more."""
-    log.append([Append(topic_of(service), [(b"%d" % slot, None)], 0)])
+    log.append([Append(topic=topic_of(service), records=[(b"%d" % slot, None)], partition=0)])
 
 
 def all_seen(log: Log, service: str) -> dict[int, HeartbeatRecord]:

@@ -41,7 +41,7 @@ REWIND = "rewind"
 SCHEMA = "schema"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
     """One entry. `facts` are what its kind adds."""
 
@@ -63,7 +63,13 @@ def unpack_entry(data: bytes) -> JournalEntry:
     version = raw.pop("v")
     if version > FORMAT:
         raise newer("the journal", version, FORMAT)
-    return JournalEntry(raw.pop("kind"), raw.pop("number"), raw.pop("inputs"), raw.pop("watermark"), raw)
+    return JournalEntry(
+        kind=raw.pop("kind"),
+        number=raw.pop("number"),
+        inputs=raw.pop("inputs"),
+        watermark=raw.pop("watermark"),
+        facts=raw,
+    )
 
 
 def standing(entries: Iterable[JournalEntry], until: int | None = None) -> list[JournalEntry]:

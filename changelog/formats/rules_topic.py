@@ -40,7 +40,7 @@ AT_WORK = (LIVE, SHADOW)
 
 
 @stored("name number version text status state warm_from_ms")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RuleRecord:
     """A rule as one change leaves it."""
 
@@ -64,7 +64,7 @@ class ListRecord:
 
 
 @stored("number act author at_ms note rules lists fields")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Change:
     """One change."""
 
@@ -119,7 +119,7 @@ def append_changes(log: Log, service: str, changes: Sequence[Change]) -> None:
                 f"the change has {len(value):,} bytes, and {MAX_BYTES - 1_024:,} are the most",
                 "Publish fewer rules at once, or shorten the list.",
             )
-    log.append([Append(topic_of(service), pairs, 0)])
+    log.append([Append(topic=topic_of(service), records=pairs, partition=0)])
     written = {change.number: pack_change(change) for change in read_changes(log, service)}
     if any(written.get(change.number) != pack_change(change) for change in changes):
         raise Refused(

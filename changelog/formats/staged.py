@@ -48,7 +48,7 @@ MAIN_NAME = "main"  # of the stage that has no name
     "service stage partition source topic topic_id partitions offset time_ms moment_ms position records rows "
     "digest formats created_ms files"
 )
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StagedManifest:
     """What staged tables stand for."""
 

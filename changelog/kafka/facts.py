@@ -27,7 +27,7 @@ RELEASES |= {22: "4.0", 26: "4.1", 28: "4.2"}
 admin: Any = admin_module  # most of its names are not exported as far as types go
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """`version` and `authorizer` are None where the cluster does not say. Operations are of those that exist."""
 
@@ -82,7 +82,15 @@ def facts_of(given: Mapping[str, str], topics: Collection[str], group: str) -> F
         pass  # no coordinator answered
     version = version_of(brokers[0], settings) if brokers else None
     on_cluster = names_of(cluster.authorized_operations)
-    return Facts(str(cluster.cluster_id), brokers, version, authorizer, operations, on_group, on_cluster)
+    return Facts(
+        cluster=str(cluster.cluster_id),
+        brokers=brokers,
+        version=version,
+        authorizer=authorizer,
+        topics=operations,
+        group=on_group,
+        on_cluster=on_cluster,
+    )
 
 
 def names_of(operations: Any) -> frozenset[str]:

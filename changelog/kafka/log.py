@@ -112,7 +112,9 @@ class KafkaLog:
             if name in settings:
                 replication = min((len(part.replicas) for part in described.partitions), default=1)
                 count, topic_id = len(described.partitions), str(described.topic_id)
-                topics[name] = Topic(described.name, count, settings[name], topic_id, replication)
+                topics[name] = Topic(
+                    name=described.name, partitions=count, settings=settings[name], id=topic_id, replication=replication
+                )
         return topics
 
     def _configs(self, names: Collection[str]) -> dict[str, dict[str, str]]:

@@ -129,7 +129,7 @@ class ChangelogPrefetcher:
             return
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangelogPartition:
     """One task's part of a service's changelog, as the log describes it now."""
 
@@ -148,7 +148,8 @@ class ChangelogPartition:
                 f"the changelog topic {at.topic} does not exist",
                 "Start the service once with `topics: create`, or make it as `samovar topics plan` says.",
             )
-        return cls(at, topic, log.bounds([at])[at], delete_retention_ms, service)
+        bounds = log.bounds([at])[at]
+        return cls(at=at, topic=topic, bounds=bounds, delete_retention_ms=delete_retention_ms, service=service)
 
     def refuse_others(self, position: Position | None) -> None:
         """A position that another service wrote to it."""

@@ -69,7 +69,19 @@ def spread_over(
 
     def on_wait(at: TopicPartition, offset: int) -> None:
         what = f"an open transaction of {at}, at offset {offset:,}"
-        on_progress(JobProgress(job, 0, 0, 0, 0, 0, total, time.monotonic() - begun, what))
+        on_progress(
+            JobProgress(
+                job=job,
+                stages_done=0,
+                stages=0,
+                tasks_done=0,
+                tasks=0,
+                rows=0,
+                total=total,
+                seconds=time.monotonic() - begun,
+                waits_for=what,
+            )
+        )
 
     packed = [cloudpickle.dumps((each, do)) for each in parts]  # type: ignore[no-untyped-call] # ships no types
     ranges = [each for part in parts for each in part.ranges]
@@ -87,7 +99,10 @@ def spread_over(
             settle(log, ranges, stuck, on_wait)  # type: ignore[arg-type] # it is Kafka's
             if any(each.start < each.end for each in ranges):
                 owners = {each.at.partition: number for number, part in enumerate(parts) for each in part.ranges}
-                run(_records_of(session, kafka, parts), _FedWork(packed, told, (), True, owners))
+                run(
+                    _records_of(session, kafka, parts),
+                    _FedWork(parts=packed, ticks=told, numbers=(), has_feed=True, owners=owners),
+                )
         # Of a range without any record that can be seen, or of none at all, no task of the connector heard.
         rest = [number for number in range(len(parts)) if number not in made]
         if rest:
@@ -147,7 +162,7 @@ class _Work:
         return pa.RecordBatch.from_arrays(columns, ["part", "made"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _FedWork(_Work):
     """What an executor runs on the records of one part."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TELL_S = 0.3  # between two tellings of a task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JobProgress:
     """A job at one moment. `total` is how many rows there are to read, where that is known."""
 
@@ -94,7 +94,16 @@ def look(
                 rows += int(context._jsc.sc().statusStore().lastStageAttempt(stage).inputRecords())
     if ticks is not None:
         rows = ticked(ticks)
-    return JobProgress(job, done, len(stages), tasks_done, tasks, rows, total, time.monotonic() - begun)
+    return JobProgress(
+        job=job,
+        stages_done=done,
+        stages=len(stages),
+        tasks_done=tasks_done,
+        tasks=tasks,
+        rows=rows,
+        total=total,
+        seconds=time.monotonic() - begun,
+    )
 
 
 class Ticker:

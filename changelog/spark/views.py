@@ -39,7 +39,7 @@ FEW = 250_000  # rows that are read to make a view
 ROWS_HERE = 1_000_000  # up to so many are looked through without a job
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SqlFault(Exception):
     """A query that cannot run. `missing` is the table that does not exist, where that is what is wrong."""
 
@@ -50,7 +50,7 @@ class SqlFault(Exception):
     suggested: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SqlTable:
     """A table of SQL: what to read and by how many tasks, columns to add (name to expression), and the values of an
     expression that are wanted, where not all are.
@@ -94,11 +94,11 @@ def _frame_of(session: OpenSession, table: SqlTable, ticks: Path | None = None) 
     elif brought is not None:
         most = table.tasks if brought.cut else min(table.tasks, len(brought.ranges))
         records = raw_records(session, brought.settings, brought.ranges, headers=brought.headers, tasks=most)
-        task = _FrameTask(table.frame, table.name, told, ranges=tuple(brought.ranges))
+        task = _FrameTask(frame=table.frame, name=table.name, ticks=told, ranges=tuple(brought.ranges))
         frame = records.mapInArrow(task, schema)  # type: ignore[arg-type]  # it is called as a function is
     else:
         numbers = session.spark.range(0, len(parts), 1, min(table.tasks, len(parts)))
-        frame = numbers.mapInArrow(_FrameTask(table.frame, table.name, told, parts), schema)  # type: ignore[arg-type]
+        frame = numbers.mapInArrow(_FrameTask(frame=table.frame, name=table.name, ticks=told, parts=parts), schema)  # type: ignore[arg-type]
     own = set(frame.columns)
     frame = frame.select("*", *(F.expr(text).alias(name) for name, text in table.added.items() if name not in own))
     if table.only is not None:
@@ -109,7 +109,7 @@ def _frame_of(session: OpenSession, table: SqlTable, ticks: Path | None = None) 
     return frame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _FrameTask:
     """Reads parts by number, or the records that Spark's connector brings. A class: it is pickled by its name."""
 
@@ -141,7 +141,7 @@ def query(session: OpenSession, sql: str, *, files: bool = True) -> DataFrame:
     """A query, and nothing but a query, checked and not yet run. Without `files` it cannot name any by path."""
     found = _CODE.search(sql)
     if found is not None:
-        raise SqlFault("functions that call Java are not for queries", found.start(), found.end())
+        raise SqlFault(message="functions that call Java are not for queries", start=found.start(), stop=found.end())
     spark = session.spark
     with faults(sql):
         spark._jsparkSession.sessionState().sqlParser().parseQuery(sql)
@@ -248,7 +248,7 @@ def _fault(error: Any, sql: str) -> SqlFault:
     if kind is not None and kind[1].startswith("TABLE_OR_VIEW_NOT_FOUND"):
         missing = str((parameters or {}).get("relationName", sql[start:stop])).replace("`", "")
     suggested = tuple(name.strip().replace("`", "") for found in _SUGGESTED.findall(text) for name in found.split(","))
-    return SqlFault(message, start, stop, missing, suggested)
+    return SqlFault(message=message, start=start, stop=stop, missing=missing, suggested=suggested)
 
 
 def _place(error: Any, text: str, sql: str) -> tuple[int, int]:

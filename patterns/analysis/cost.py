@@ -38,7 +38,7 @@ COMMON_EVENTS = 10  # where the rule does not say how many there are
 MAX_OVERFLOW = 1_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """`partials` are partial matches at worst; None of `held_ms` means that a key is held for ever.
 
@@ -74,7 +74,13 @@ def cost(rule: tree.Rule, *, max_events: int = MAX_EVENTS, max_partials: int = M
         typical, largest, partials = _panes(rule, form, max_events)
     worst = row + largest + past_worst
     overflow = _overflow(form, max_partials) if isinstance(form, tree.SequenceForm) else None
-    return Cost(min(row + typical + past, worst), worst, partials, _held(rule, histories), overflow)
+    return Cost(
+        typical_bytes=min(row + typical + past, worst),
+        worst_bytes=worst,
+        partials=partials,
+        held_ms=_held(rule, histories),
+        overflow_events=overflow,
+    )
 
 
 def _row_bytes(name: int, rule: tree.Rule) -> int:

@@ -42,7 +42,7 @@ class Effort:
         return self.left >= 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scope:
     """What is known where a condition stands.
 
@@ -67,7 +67,7 @@ class Scope:
         return isinstance(expr, tree.OfStep) and expr.value == tree.Field("@time") and expr in self.present
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Domain:
     kind: str = ANY
     nullable: bool = True
@@ -96,16 +96,16 @@ class Domain:
                 yield middle
 
 
-_COUNTED = Domain(NUMBER, nullable=False, least=0, whole=True)
+_COUNTED = Domain(kind=NUMBER, nullable=False, least=0, whole=True)
 _CALLS = {
-    "hour": Domain(NUMBER, least=0, most=23, whole=True),
-    "day_of_week": Domain(NUMBER, least=1, most=7, whole=True),
-    "length": Domain(NUMBER, least=0, whole=True),
-    "index_of": Domain(NUMBER, least=0, whole=True),
-    "abs": Domain(NUMBER, least=0),
-    "distance_km": Domain(NUMBER, least=0, most=20_016),
-    "floor": Domain(NUMBER, whole=True),
-    "ceil": Domain(NUMBER, whole=True),
+    "hour": Domain(kind=NUMBER, least=0, most=23, whole=True),
+    "day_of_week": Domain(kind=NUMBER, least=1, most=7, whole=True),
+    "length": Domain(kind=NUMBER, least=0, whole=True),
+    "index_of": Domain(kind=NUMBER, least=0, whole=True),
+    "abs": Domain(kind=NUMBER, least=0),
+    "distance_km": Domain(kind=NUMBER, least=0, most=20_016),
+    "floor": Domain(kind=NUMBER, whole=True),
+    "ceil": Domain(kind=NUMBER, whole=True),
 }
 
 
@@ -118,30 +118,30 @@ def allowed(term: tree.Expr, scope: Scope) -> Domain:
 def _domain(term: tree.Expr, scope: Scope) -> Domain:  # noqa: PLR0911 - one return per kind of term
     match term:
         case tree.Field("@time"):
-            return Domain(NUMBER, nullable=False)
+            return Domain(kind=NUMBER, nullable=False)
         case tree.Field("@type"):
-            return Domain(TEXT, nullable=False, only=None if "any" in scope.types else scope.types)
+            return Domain(kind=TEXT, nullable=False, only=None if "any" in scope.types else scope.types)
         case tree.Field(path):
-            return Domain(_schema_kind(path, scope.types, scope.schema))
+            return Domain(kind=_schema_kind(path, scope.types, scope.schema))
         case tree.OfStep(step, tree.Field(path)) if path not in ("@time", "@type"):
-            return Domain(_schema_kind(path, scope.steps.get(step, ("any",)), scope.schema))
+            return Domain(kind=_schema_kind(path, scope.steps.get(step, ("any",)), scope.schema))
         case tree.OfStep(_, value):
             return replace(_domain(value, Scope()), nullable=True)
         case tree.Aggregate():
             return _aggregate(term, scope)
         case tree.History():
             if term.function == "seen":
-                return Domain("boolean", nullable=False)
+                return Domain(kind="boolean", nullable=False)
             if term.function in ("count", "distinct"):
                 return _COUNTED
-            return Domain(HISTORY[term.function] or (NUMBER if term.value == tree.Field("@time") else ANY))
+            return Domain(kind=HISTORY[term.function] or (NUMBER if term.value == tree.Field("@time") else ANY))
         case tree.Binary("-", tree.Field("@time"), right):
             return _since(right, scope)
         case tree.Binary() | tree.Unary():
-            return Domain(NUMBER)
+            return Domain(kind=NUMBER)
         case tree.Call(function):
-            return _CALLS.get(function, Domain(FUNCTIONS[function].result or ANY))
-    return Domain("boolean" if isinstance(term, tree.In | tree.TextMatch) else ANY)
+            return _CALLS.get(function, Domain(kind=FUNCTIONS[function].result or ANY))
+    return Domain(kind="boolean" if isinstance(term, tree.In | tree.TextMatch) else ANY)
 
 
 def _schema_kind(path: str, types: tuple[str, ...], schema: Schema | None) -> str:
@@ -154,16 +154,16 @@ def _aggregate(term: tree.Aggregate, scope: Scope) -> Domain:
         return replace(_COUNTED, least=least, most=most)
     if term.function == "distinct":
         return replace(_COUNTED, most=scope.counts.get(term.target, (0, None))[1])
-    return Domain(AGGREGATES[term.function] or ANY, nullable=term.function != "sum")
+    return Domain(kind=AGGREGATES[term.function] or ANY, nullable=term.function != "sum")
 
 
 def _since(earlier: tree.Expr, scope: Scope) -> Domain:
     """The time since an earlier event: never below zero, and bounded by how far the rule looks back."""
     if isinstance(earlier, tree.History) and earlier.function == "prev" and earlier.value == tree.Field("@time"):
-        return Domain(NUMBER, least=0, most=earlier.span_ms, whole=True)
+        return Domain(kind=NUMBER, least=0, most=earlier.span_ms, whole=True)
     if scope.is_earlier(earlier):
-        return Domain(NUMBER, nullable=False, least=0, most=scope.span_ms, whole=True)
-    return Domain(NUMBER)
+        return Domain(kind=NUMBER, nullable=False, least=0, most=scope.span_ms, whole=True)
+    return Domain(kind=NUMBER)
 
 
 # ---------------------------------------------------------------- what a condition tests

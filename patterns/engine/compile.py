@@ -41,7 +41,7 @@ class CompileError(ValueError):
     """A rule is too large for the kernel's tables."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RulePlan:
     """What a reader of matches and traces needs to know about a compiled rule."""
 
@@ -61,7 +61,7 @@ class KernelFunction:
     call: Callable[..., tree.Scalar]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """Compiled rules. Immutable; any number of `States` can run on one."""
 
@@ -86,14 +86,14 @@ def compile_rules(rules: Iterable[tree.Rule]) -> Program:
     for _, rule_words in plans:
         words.extend(rule_words)
     return Program(
-        tuple(plan for plan, _ in plans),
-        tuple(tables.fields),
-        tuple(tables.types),
-        tuple(words),
-        bytes(tables.blob),
-        tuple(tables.functions),
-        frozenset([*(f"{plan.rule.id}@{plan.version}" for plan, _ in plans), *tables.history_names]),
-        dict(tables.history_names),
+        rules=tuple(plan for plan, _ in plans),
+        fields=tuple(tables.fields),
+        types=tuple(tables.types),
+        words=tuple(words),
+        text=bytes(tables.blob),
+        functions=tuple(tables.functions),
+        stores=frozenset([*(f"{plan.rule.id}@{plan.version}" for plan, _ in plans), *tables.history_names]),
+        histories=dict(tables.history_names),
     )
 
 
@@ -399,7 +399,14 @@ def _compile_rule(tables: _Tables, rule: tree.Rule) -> tuple[RulePlan, list[int]
     compiler = _RuleCompiler(tables, rule, step_names(rule.form))
     words = compiler.words(version, _form_words(compiler, rule.form))
     brackets, columns, conditions = zip(*compiler.sources, strict=True)
-    return RulePlan(rule, version, brackets, columns, conditions, tuple(compiler.names)), words
+    return RulePlan(
+        rule=rule,
+        version=version,
+        brackets=brackets,
+        columns=columns,
+        conditions=conditions,
+        names=tuple(compiler.names),
+    ), words
 
 
 def _form_words(compiler: _RuleCompiler, form: tree.Form) -> list[int]:

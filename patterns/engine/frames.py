@@ -55,7 +55,7 @@ def batches_of(events: Any) -> Iterator[pa.RecordBatch]:
             yield from batches_of(one)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Frames:
     """Turns record batches into kernel batches; an event's offset is its row number over all of them.
 

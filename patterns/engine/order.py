@@ -22,7 +22,7 @@ NO_TIME = -(1 << 62)  # the watermark before any event
 Partition: TypeAlias = tuple[int, int]  # stream, partition
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Buffer:
     """What `order` remembers between batches.
 

@@ -175,7 +175,7 @@ class EventReplay:
         self._step_rows = tunables.burst_records if any(may_burst(plan.rule) for plan in program.rules) else None
         self._largest = NO_TIME
         self._held: list[Batch] = []
-        self._buffer = None if slack_ms is None else Buffer(self._columns, (slack_ms,))
+        self._buffer = None if slack_ms is None else Buffer(columns=self._columns, slack_ms=(slack_ms,))
 
     def feed(self, batch: Batch) -> Matches:
         """Take events in the order of their arrival. The batch belongs to the replay from now on."""

@@ -36,7 +36,7 @@ class KeyEvent:
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KeyTrace:
     """One rule, one key: its events in order, and the kernel's notes."""
 
@@ -115,7 +115,7 @@ def follow(
     for _ in feed(replay):
         pass
     end = None if replay.flush else replay.end_ms
-    return KeyTrace(plan, _named(plan, key), tuple(events.values()), tuple(notes), end)
+    return KeyTrace(plan=plan, key=_named(plan, key), events=tuple(events.values()), notes=tuple(notes), end_ms=end)
 
 
 def follow_from(
@@ -133,7 +133,7 @@ def follow_from(
     notes = states.notes()
     offsets = {note["event"] for note in notes if note["what"] == "event"}
     events = _rows_at(batch, offsets, program.fields)
-    return KeyTrace(plan, _named(plan, key), tuple(events), tuple(notes), until_ms)
+    return KeyTrace(plan=plan, key=_named(plan, key), events=tuple(events), notes=tuple(notes), end_ms=until_ms)
 
 
 def _named(plan: RulePlan, key: Sequence[Scalar]) -> dict[str, Scalar]:

@@ -19,22 +19,43 @@ DURATION, RUNS = "a time such as 10m", "a count such as 3, 3.. or 3..7"
 # The options that are neither a time nor `runs`.
 _CHOICES = {"overlap": ("latest", "all", "any"), "skip": ("past_last", "to_next", "none")}
 _HABITS = {
-    "max_span": "maxspan", "timeout": "maxspan", "window": "maxspan", "span": "maxspan", "times": "runs",
-    "count": "runs", "repeat": "runs", "timespan": "maxspan", "min": "after",
-}  # fmt: skip
+    "max_span": "maxspan",
+    "timeout": "maxspan",
+    "window": "maxspan",
+    "span": "maxspan",
+    "times": "runs",
+    "count": "runs",
+    "repeat": "runs",
+    "timespan": "maxspan",
+    "min": "after",
+}
 
 # Where an option may stand: its name, and why it may not stand there, or an empty text.
 _ON_STEPS = "it is an option of a step"
-_STEP = {"runs": "", "within": "", "after": "", "for": "", "maxspan": "it stands after `sequence`",
-         "overlap": "it stands after `sequence`", "skip": "it stands after `sequence`"}  # fmt: skip
+_STEP = {
+    "runs": "",
+    "within": "",
+    "after": "",
+    "for": "",
+    "maxspan": "it stands after `sequence`",
+    "overlap": "it stands after `sequence`",
+    "skip": "it stands after `sequence`",
+}
 _MEMBER = dict.fromkeys(_STEP, "members of `unordered` are plain brackets; set it after the closing `}`")
 _HEAD: Mapping[str, Mapping[str, str]] = {
-    "sequence": {"maxspan": "", "overlap": "", "skip": "", "runs": _ON_STEPS, "within": _ON_STEPS,
-                 "after": _ON_STEPS, "for": _ON_STEPS},
+    "sequence": {
+        "maxspan": "",
+        "overlap": "",
+        "skip": "",
+        "runs": _ON_STEPS,
+        "within": _ON_STEPS,
+        "after": _ON_STEPS,
+        "for": _ON_STEPS,
+    },
     "session": {"gap": "", "max": "", "maxspan": "a session ends by its gap; `max` cuts it"},
     "aggregate": {"repeat": "", "maxspan": "an aggregate has `over 10m`"},
     "window": {"size": "", "maxspan": "a window has `every 10m`"},
-}  # fmt: skip
+}
 _FRAME_HINTS = {
     "sequence": "a sequence has `with maxspan=10m`",
     "session": "a session has `with gap=30m`",
@@ -43,7 +64,7 @@ _FRAME_HINTS = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MatchOptions:
     """What was set: times in ms, words, the bounds of runs; and where each stands."""
 
@@ -142,9 +163,18 @@ def build_step(node: Branch, builder: Builder, brackets: Mapping[int, Bracket]) 
     marks |= options.marks
     runs_min, runs_max = options.runs or (1, 1)
     step = Step(
-        kind, tuple(found), step_name, "optional" in marks, "next" in marks, runs_min, runs_max,
-        options.times.get("within"), options.times.get("after"), options.times.get("for"), builder.span(node),
-    )  # fmt: skip
+        kind=kind,
+        brackets=tuple(found),
+        name=step_name,
+        optional="optional" in marks,
+        next="next" in marks,
+        runs_min=runs_min,
+        runs_max=runs_max,
+        within_ms=options.times.get("within"),
+        after_ms=options.times.get("after"),
+        for_ms=options.times.get("for"),
+        span=builder.span(node),
+    )
     return StepText(step, marks)
 
 
@@ -187,7 +217,7 @@ def build_bracket(
             by = _keys(modifier, builder)
         else:
             _read_options(_trees(modifier), allowed, builder, options)
-    return Bracket(inside.type, inside.condition, name, by, inside.span)
+    return Bracket(type=inside.type, condition=inside.condition, name=name, by=by, span=inside.span)
 
 
 def _given_name(node: Branch, builder: Builder, options: MatchOptions) -> str:

@@ -29,7 +29,7 @@ MAX_TREE_DEPTH = 100
 _STARTS = ["head", "step", "until", "bracket", "expression"]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MatchText:
     """The raw form: what the text says, with places; `sound` is False where a piece of it did not parse."""
 
@@ -81,7 +81,7 @@ class _Reader:
             self.report.error("too-many-steps", message, self.locate(spot.start, spot.start + 1), hint=hint)
             return None
         brackets = {start: self._bracket(piece) for start, piece in pieces.brackets.items()}
-        match = MatchText(self._head())
+        match = MatchText(head=self._head())
         match.steps = [self._step(piece, brackets) for piece in pieces.steps]
         self._read_until(match, brackets)
         self._read_having(match)
@@ -111,11 +111,11 @@ class _Reader:
         node = _parse(self.text[piece.start + 1 : piece.end - 1], "bracket", builder) if piece.sound else None
         if node is None:
             self.sound = False
-            return Bracket("any", Literal(True, span), None, None, span)
+            return Bracket(type="any", condition=Literal(True, span), name=None, by=None, span=span)
         name, condition = node.children
         assert isinstance(name, Token)
         event_type = builder.string(name) if name.type == "STRING" else str(name).strip("`")
-        return Bracket(event_type, builder.expression(condition), None, None, span)
+        return Bracket(type=event_type, condition=builder.expression(condition), name=None, by=None, span=span)
 
     def _step(self, piece: TextPiece, brackets: dict[int, Bracket]) -> StepText:
         """A step; one that does not parse keeps its name, so that reading it is no second error."""
@@ -128,7 +128,11 @@ class _Reader:
         text, span = self.text[piece.start : piece.end], self._span(piece)
         name = re.search(r"\bas\s+([^\W\d]\w*)", text)
         kind = StepKind.ABSENT if text.lstrip().startswith("!") else StepKind.TAKE
-        return StepText(Step(kind, own, name[1] if name else None, span=span), {"as": span} if name else {}, False)
+        return StepText(
+            Step(kind=kind, brackets=own, name=name[1] if name else None, span=span),
+            {"as": span} if name else {},
+            False,
+        )
 
     def _read_until(self, match: MatchText, brackets: dict[int, Bracket]) -> None:
         for index, piece in enumerate(self.pieces.until):

@@ -113,7 +113,7 @@ class TextPiece:
     sound: bool = True
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Pieces:
     """`blanked` is the text with every bracket's inside turned to spaces, so that offsets stay."""
 
@@ -130,7 +130,7 @@ def cut_match(text: str, locate: Locate, report: Report) -> Pieces | None:
     tokens = _scan(text, locate, report)
     if tokens is None:
         return None
-    found = _Brackets(locate, report)
+    found = _Brackets(locate=locate, report=report)
     found.find(tokens)
     # Only what is outside of brackets, each bracket as `[  ]`, and stray signs left out.
     chars = ["\n" if char == "\n" else " " for char in text]
@@ -141,7 +141,9 @@ def cut_match(text: str, locate: Locate, report: Report) -> Pieces | None:
             chars[token.start], chars[token.end - 1] = "[", "]"
     starts = list(_starts(found.rest))
     ends = [*(start for _, start in starts), len(text)]
-    pieces = Pieces("".join(chars), {piece.start: piece for piece in found.pieces}, TextPiece(0, ends.pop(0)))
+    pieces = Pieces(
+        blanked="".join(chars), brackets={piece.start: piece for piece in found.pieces}, head=TextPiece(0, ends.pop(0))
+    )
     for (kind, start), end in zip(starts, ends, strict=True):
         sound = not any(start <= fault < end for fault in found.outside.faults)
         getattr(pieces, kind).append(TextPiece(start, end, sound))
@@ -197,7 +199,7 @@ class _Balance:
         return sound
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Brackets:
     """Finds the brackets, and what stands outside of them; a bracket is one token of kind `bracket` there."""
 

@@ -47,11 +47,13 @@ def load_text(
     """
     known = frozenset(known_fields) if known_fields is not None else None
     values = repr((params or {}, lists or {}, None if schema is None else schema.types))
-    given = _Given(text, path, known, values, params or {}, lists or {}, schema)
+    given = _Given(
+        text=text, path=path, known=known, values=values, params=params or {}, lists=lists or {}, schema=schema
+    )
     return _remembered(given) if len(text) + len(values) <= REMEMBERED_CHARACTERS else _read(given)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Given:
     """All that a rule is made of; `values` stands for what cannot be compared quickly."""
 
@@ -122,7 +124,15 @@ def load_paths(paths: Iterable[str | Path], **options: Any) -> list[LoadedRuleFi
             entries = node.entries if isinstance(node, YamlMap) else ()
             where = next((value.span for key, value in entries if key.text == "rule"), _START)
             text = f"the rule `{one.rule.id}` stands in {seen[one.rule.id]} too"
-            clash = Finding("duplicate-rule", "error", text, str(file), where, None, "give one of them another id")
+            clash = Finding(
+                id="duplicate-rule",
+                level="error",
+                message=text,
+                path=str(file),
+                span=where,
+                expected=None,
+                hint="give one of them another id",
+            )
             one = LoadedRuleFile(None, (*one.findings, clash))
         elif one.rule is not None:
             seen[one.rule.id] = str(file)

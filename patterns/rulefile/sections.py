@@ -31,9 +31,22 @@ DEFAULT_SEVERITY = "medium"
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}\Z")
 _NAME = re.compile(r"[^\W\d]\w*\Z")
-_HABITS = {"id": "rule", "name": "rule", "description": "title", "level": "severity", "priority": "severity",
-           "query": "match", "detection": "match", "condition": "match", "pattern": "match", "labels": "tags",
-           "define": "let", "parameters": "params", "throttle": "suppress", "test": "tests"}  # fmt: skip
+_HABITS = {
+    "id": "rule",
+    "name": "rule",
+    "description": "title",
+    "level": "severity",
+    "priority": "severity",
+    "query": "match",
+    "detection": "match",
+    "condition": "match",
+    "pattern": "match",
+    "labels": "tags",
+    "define": "let",
+    "parameters": "params",
+    "throttle": "suppress",
+    "test": "tests",
+}
 # Messages: text with `{expression}` inside; `{{` and `}}` are braces.
 _PIECE = re.compile(r"(?:[^{}]|\{\{|\}\})++|[{}]")
 # Strings inside an expression may hold braces.
@@ -45,9 +58,14 @@ class RuleReader:
     """Reads the tree of one rule file, section by section."""
 
     def __init__(
-        self, node: YamlMap, report: Report, schema: Schema | None, known_fields: frozenset[str] | None,
-        params: Mapping[str, Any], lists: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+        self,
+        node: YamlMap,
+        report: Report,
+        schema: Schema | None,
+        known_fields: frozenset[str] | None,
+        params: Mapping[str, Any],
+        lists: Mapping[str, Any],
+    ) -> None:
         self.node, self.report = node, report
         self.sections: dict[str, Node] = {key.text: value for key, value in node.entries}
         values, durations = read_params(self.sections.get("params"), params, report)
@@ -57,7 +75,7 @@ class RuleReader:
         for name in ("params", "lists", "emit", "tests"):
             if name in self.sections:
                 warn_numbers(self.sections[name], report)
-        self.context = CheckerContext(report, schema, known_fields, {})
+        self.context = CheckerContext(report=report, schema=schema, known_fields=known_fields, lets={})
 
     def read(self, path: str, text: str) -> Rule | None:
         self._check_keys()
@@ -72,10 +90,22 @@ class RuleReader:
             return None
         lets = {name: resolve_guarded(raw, _let_place(name), self.context) for name, raw in self.context.lets.items()}
         return Rule(
-            identity, title or identity, severity, tags, checked.form, emit, message, suppress_ms,
-            self.constants.params, self.constants.lists, tests, path, text,
-            match.text if isinstance(match, Text) else "", lets,
-        )  # fmt: skip
+            id=identity,
+            title=title or identity,
+            severity=severity,
+            tags=tags,
+            form=checked.form,
+            emit=emit,
+            message=message,
+            suppress_ms=suppress_ms,
+            params=self.constants.params,
+            lists=self.constants.lists,
+            tests=tests,
+            path=path,
+            text=text,
+            match_text=match.text if isinstance(match, Text) else "",
+            lets=lets,
+        )
 
     def _check_keys(self) -> None:
         for key, _ in self.node.entries:

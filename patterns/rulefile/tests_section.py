@@ -128,14 +128,14 @@ class _Reader:
         emit = self._map(sections.get("emit"), "emit", sorted(self.emitted | always))
         message = sections.get("message")
         return tree.ExpectedMatch(
-            None if key is None else {name: plain_data(value) for name, value in key.items()},
-            times["at"],
-            times["start"],
-            times["end"],
-            None if steps is None else {name: self._indexes(value, events) for name, value in steps.items()},
-            None if emit is None else {name: plain_data(value) for name, value in emit.items()},
-            message.text if isinstance(message, Text) else None,
-            node.span,
+            key=None if key is None else {name: plain_data(value) for name, value in key.items()},
+            at_ms=times["at"],
+            start_ms=times["start"],
+            end_ms=times["end"],
+            steps=None if steps is None else {name: self._indexes(value, events) for name, value in steps.items()},
+            emit=None if emit is None else {name: plain_data(value) for name, value in emit.items()},
+            message=message.text if isinstance(message, Text) else None,
+            span=node.span,
         )
 
     def _map(self, node: Node | None, what: str, known: Sequence[str] | None) -> dict[str, Node] | None:

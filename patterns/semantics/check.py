@@ -64,10 +64,15 @@ def _sequence(match: MatchText, context: CheckerContext) -> ResolvedMatch:
     having = _having(match, result, context)
     options = match.head.options
     form = tree.SequenceForm(
-        keys.form_by(), options.times.get("maxspan", 0), tree.Overlap(options.words.get("overlap", "latest")),
-        tree.Skip(options.words.get("skip", "past_last")), steps, _until(match, keys, named, context), having,
-        match.head.span,
-    )  # fmt: skip
+        by=keys.form_by(),
+        maxspan_ms=options.times.get("maxspan", 0),
+        overlap=tree.Overlap(options.words.get("overlap", "latest")),
+        skip=tree.Skip(options.words.get("skip", "past_last")),
+        steps=steps,
+        until=_until(match, keys, named, context),
+        having=having,
+        span=match.head.span,
+    )
     return ResolvedMatch(form, result)
 
 
@@ -163,11 +168,19 @@ def _other(match: MatchText, context: CheckerContext) -> ResolvedMatch:
     times, span, by = match.head.options.times, match.head.span, keys.form_by()
     if match.head.kind == "session":
         return ResolvedMatch(
-            tree.SessionForm(by, times.get("gap", 1), times.get("max"), brackets, having, span), result
+            tree.SessionForm(
+                by=by, gap_ms=times.get("gap", 1), max_ms=times.get("max"), brackets=brackets, having=having, span=span
+            ),
+            result,
         )
     if match.head.kind == "window":
         every = times.get("every", 1)
-        return ResolvedMatch(tree.WindowForm(by, every, times.get("size", every), brackets, having, span), result)
+        return ResolvedMatch(
+            tree.WindowForm(
+                by=by, every_ms=every, size_ms=times.get("size", every), brackets=brackets, having=having, span=span
+            ),
+            result,
+        )
     if having is not None and all(map(_is_upper_bound, flatten(having, "and"))):
         message = "an aggregate is tested when an event comes, so this is true at the first one"
         hint = "for too few events write `window by ... every 10m [...] having count() < 5`"
@@ -175,7 +188,12 @@ def _other(match: MatchText, context: CheckerContext) -> ResolvedMatch:
     elif having is None and match.sound:
         context.report.error("missing-having", "an aggregate needs `having`", span, expected="having count() >= 5")
     over, repeat = times.get("over", 1), times.get("repeat")
-    return ResolvedMatch(tree.AggregateForm(by, over, repeat, brackets, having or tree.Literal(True), span), result)
+    return ResolvedMatch(
+        tree.AggregateForm(
+            by=by, over_ms=over, repeat_ms=repeat, brackets=brackets, having=having or tree.Literal(True), span=span
+        ),
+        result,
+    )
 
 
 def _is_upper_bound(expr: tree.Expr) -> bool:
@@ -262,7 +280,11 @@ class Keys:
 
     def _value(self, key: tree.Key, types: tuple[str, ...], quiet: bool = False) -> tuple[tree.Expr, str]:
         place = ExpressionContext(types, "`by`")
-        context = self.context if not quiet else CheckerContext(Report(""), None, None, self.context.lets)
+        context = (
+            self.context
+            if not quiet
+            else CheckerContext(report=Report(""), schema=None, known_fields=None, lets=self.context.lets)
+        )
         try:
             return resolve(key.value, place, context)
         except TooLarge:

@@ -50,7 +50,7 @@ class ExpressionContext:
     lets: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CheckerContext:
     """The tools of one rule's check."""
 

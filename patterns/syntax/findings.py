@@ -18,7 +18,7 @@ MAX_FINDINGS = 100
 SHOWN_WIDTH = 160
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One thing to tell: what (`id` is stable), where, what was expected, and what to do next."""
 
@@ -39,19 +39,25 @@ class Report:
     _found: dict[Finding, None] = field(default_factory=dict)
 
     def error(self, id: str, message: str, span: Span, *, expected: str | None = None, hint: str | None = None) -> None:
-        self.add(Finding(id, "error", message, self.path, span, expected, hint))
+        self.add(
+            Finding(id=id, level="error", message=message, path=self.path, span=span, expected=expected, hint=hint)
+        )
 
     def warning(
         self, id: str, message: str, span: Span, *, expected: str | None = None, hint: str | None = None
     ) -> None:
-        self.add(Finding(id, "warning", message, self.path, span, expected, hint))
+        self.add(
+            Finding(id=id, level="warning", message=message, path=self.path, span=span, expected=expected, hint=hint)
+        )
 
     def add(self, finding: Finding) -> None:
         if len(self._found) < MAX_FINDINGS:
             self._found.setdefault(finding)
         elif len(self._found) == MAX_FINDINGS:
             text = f"more than {MAX_FINDINGS} findings; the rest is left out"
-            self._found.setdefault(Finding("too-many-findings", "error", text, self.path, finding.span))
+            self._found.setdefault(
+                Finding(id="too-many-findings", level="error", message=text, path=self.path, span=finding.span)
+            )
 
     @property
     def full(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 TEXT, NUMBER, BOOLEAN, NULL, LIST, ANY = "text", "number", "boolean", "null", "list", "any"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Function:
     """`args` are the kinds of the arguments; the last `optional` may be left out; `rest` more of one kind may follow.
 
@@ -40,27 +40,38 @@ class Function:
 
 
 _FUNCTIONS = (
-    Function("lower", (TEXT,), TEXT, "lower(name)"),
-    Function("upper", (TEXT,), TEXT, "upper(name)"),
-    Function("length", (TEXT,), NUMBER, "length(name)"),
-    Function("starts_with", (TEXT, TEXT), BOOLEAN, 'starts_with(name, "a")'),
-    Function("ends_with", (TEXT, TEXT), BOOLEAN, 'ends_with(name, ".exe")'),
-    Function("contains", (TEXT, TEXT), BOOLEAN, 'contains(name, "admin")'),
-    Function("substring", (TEXT, NUMBER, NUMBER), TEXT, "substring(card, 0, 6)", optional=1),
-    Function("concat", (ANY,), TEXT, 'concat(user, "@", host)', rest=ANY),
-    Function("number", (ANY, NUMBER), NUMBER, "number(port)", optional=1),
-    Function("string", (ANY,), TEXT, "string(port)"),
-    Function("index_of", (TEXT, TEXT, NUMBER), NUMBER, 'index_of(path, "/")', optional=1),
-    Function("between", (ANY, ANY, ANY, BOOLEAN), ANY, 'between(path, "<", ">")', optional=1),
-    Function("abs", (NUMBER,), NUMBER, "abs(change)"),
-    Function("round", (NUMBER, NUMBER), NUMBER, "round(amount, 2)", optional=1),
-    Function("floor", (NUMBER,), NUMBER, "floor(amount)"),
-    Function("ceil", (NUMBER,), NUMBER, "ceil(amount)"),
-    Function("coalesce", (ANY,), None, "coalesce(nick, name)", rest=ANY),
-    Function("hour", (NUMBER, TEXT), NUMBER, 'hour(@time, "Europe/Berlin")', optional=1),
-    Function("day_of_week", (NUMBER, TEXT), NUMBER, 'day_of_week(@time, "Europe/Berlin")', optional=1),
-    Function("cidr", (TEXT, TEXT), BOOLEAN, 'cidr(ip, "10.0.0.0/8")', rest=TEXT),
-    Function("distance_km", (NUMBER, NUMBER, NUMBER, NUMBER), NUMBER, "distance_km(lat1, lon1, lat2, lon2)"),
+    Function(name="lower", args=(TEXT,), result=TEXT, example="lower(name)"),
+    Function(name="upper", args=(TEXT,), result=TEXT, example="upper(name)"),
+    Function(name="length", args=(TEXT,), result=NUMBER, example="length(name)"),
+    Function(name="starts_with", args=(TEXT, TEXT), result=BOOLEAN, example='starts_with(name, "a")'),
+    Function(name="ends_with", args=(TEXT, TEXT), result=BOOLEAN, example='ends_with(name, ".exe")'),
+    Function(name="contains", args=(TEXT, TEXT), result=BOOLEAN, example='contains(name, "admin")'),
+    Function(name="substring", args=(TEXT, NUMBER, NUMBER), result=TEXT, example="substring(card, 0, 6)", optional=1),
+    Function(name="concat", args=(ANY,), result=TEXT, example='concat(user, "@", host)', rest=ANY),
+    Function(name="number", args=(ANY, NUMBER), result=NUMBER, example="number(port)", optional=1),
+    Function(name="string", args=(ANY,), result=TEXT, example="string(port)"),
+    Function(name="index_of", args=(TEXT, TEXT, NUMBER), result=NUMBER, example='index_of(path, "/")', optional=1),
+    Function(name="between", args=(ANY, ANY, ANY, BOOLEAN), result=ANY, example='between(path, "<", ">")', optional=1),
+    Function(name="abs", args=(NUMBER,), result=NUMBER, example="abs(change)"),
+    Function(name="round", args=(NUMBER, NUMBER), result=NUMBER, example="round(amount, 2)", optional=1),
+    Function(name="floor", args=(NUMBER,), result=NUMBER, example="floor(amount)"),
+    Function(name="ceil", args=(NUMBER,), result=NUMBER, example="ceil(amount)"),
+    Function(name="coalesce", args=(ANY,), result=None, example="coalesce(nick, name)", rest=ANY),
+    Function(name="hour", args=(NUMBER, TEXT), result=NUMBER, example='hour(@time, "Europe/Berlin")', optional=1),
+    Function(
+        name="day_of_week",
+        args=(NUMBER, TEXT),
+        result=NUMBER,
+        example='day_of_week(@time, "Europe/Berlin")',
+        optional=1,
+    ),
+    Function(name="cidr", args=(TEXT, TEXT), result=BOOLEAN, example='cidr(ip, "10.0.0.0/8")', rest=TEXT),
+    Function(
+        name="distance_km",
+        args=(NUMBER, NUMBER, NUMBER, NUMBER),
+        result=NUMBER,
+        example="distance_km(lat1, lon1, lat2, lon2)",
+    ),
 )
 FUNCTIONS: Mapping[str, Function] = {function.name: function for function in _FUNCTIONS}
 

@@ -206,7 +206,7 @@ class Key:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
     """`[TYPE where COND] as NAME by FIELD`. `type` is an event type or `any`.
 
@@ -221,7 +221,7 @@ class Bracket:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One step of a sequence.
 
@@ -261,7 +261,7 @@ class Step:
         return str(self.runs_min) if self.runs_min == self.runs_max else f"{self.runs_min} to {self.runs_max}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceForm:
     by: tuple[Key, ...]
     maxspan_ms: int
@@ -284,7 +284,7 @@ class SequenceForm:
         return len(taken) == 1 and not taken[0].repeated and taken[0].kind is StepKind.TAKE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateForm:
     by: tuple[Key, ...]
     over_ms: int
@@ -294,7 +294,7 @@ class AggregateForm:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionForm:
     by: tuple[Key, ...]
     gap_ms: int
@@ -304,7 +304,7 @@ class SessionForm:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowForm:
     """Windows are [k * every, k * every + size) from the epoch."""
 
@@ -332,7 +332,7 @@ class TestEvent:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedMatch:
     """What a test expects of one match; what is None is not compared. `at_ms` counts as in TestEvent."""
 
@@ -354,7 +354,7 @@ class RuleTest:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A rule file. `message` is a tuple of text and expressions, in order. Resolved trees only after the check."""
 

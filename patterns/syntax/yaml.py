@@ -34,7 +34,7 @@ _LONGEST_NUMBER = 400
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Text:
     """A scalar. `plain` when it stands without quotes and is no block; `flow` inside `{}` or `[]`."""
 
@@ -89,7 +89,7 @@ def read(fragment: Fragment, report: Report) -> Node | None:
     if fragment.text.startswith("\ufeff"):
         fragment = fragment.part(1, len(fragment.text))
     try:
-        parser, composer = _Parser(fragment.text), _Composer(fragment, report)
+        parser, composer = _Parser(fragment.text), _Composer(fragment=fragment, report=report)
         while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):
             composer.take(event)
         return composer.root
@@ -144,7 +144,7 @@ class _Open:
     children: list[Node] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Composer:
     """Builds the tree from PyYAML's events with a stack of its own, so that depth is bounded and nothing recurses."""
 
@@ -164,7 +164,17 @@ class _Composer:
             self._check(event)
             style = event.style or None
             flow = bool(self.stack) and self.stack[-1].flow
-            self._add(Text(event.value, style is None, flow, self.fragment, mark.index, end, style))
+            self._add(
+                Text(
+                    text=event.value,
+                    plain=style is None,
+                    flow=flow,
+                    _file=self.fragment,
+                    _start=mark.index,
+                    _end=end,
+                    _style=style,
+                )
+            )
         elif isinstance(event, yaml.CollectionStartEvent):
             self._check(event)
             flow = bool(event.flow_style) or any(above.flow for above in self.stack[-1:])

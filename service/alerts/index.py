@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS position (
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
     """An alert as the topic has it. `match` is its JSON object."""
 
@@ -92,7 +92,7 @@ def read_alert(partition: int, offset: int, logged: int, value: bytes | None) ->
     try:
         body = value.decode()
         match = json.loads(body)
-        found = Alert(partition, offset, logged, match, body)
+        found = Alert(partition=partition, offset=offset, logged=logged, match=match, body=body)
         whole = all(isinstance(match[name], int) for name in ("at", "start", "end"))
         whole = whole and isinstance(match["version"], str) and isinstance(match["steps"], dict)
         return found if whole and found.id and found.rule and isinstance(match["key"], dict) else None

@@ -26,7 +26,7 @@ MAX_NOTE = 2_000  # characters
 
 
 @stored("alert rule key label by at note")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Label:
     """What somebody said of an alert."""
 
@@ -42,7 +42,7 @@ class Label:
 def put(log: Log, service: str, label: Label) -> None:
     """Durable when this returns."""
     value = json.dumps({"v": FORMAT, **to_wire(label)}, ensure_ascii=False, separators=(",", ":")).encode()
-    log.append([Append(labels_topic(service).name, [(label.alert.encode(), value)], 0)])
+    log.append([Append(topic=labels_topic(service).name, records=[(label.alert.encode(), value)], partition=0)])
 
 
 def unpack(data: bytes) -> Label:

@@ -21,7 +21,7 @@ VALUES_MOST = 20_000  # alerts that a distribution looks at, the newest
 TEXTS_SHOWN = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Search:
     """What to search for. `after` is where the page before ended; times are event times, `to` is left out."""
 
@@ -92,7 +92,7 @@ def _place(text: str) -> tuple[int, str]:
 
 
 def _alert(row: Sequence[Any]) -> Alert:
-    return Alert(row[0], row[1], row[2], json.loads(row[3]), row[3])
+    return Alert(partition=row[0], offset=row[1], logged=row[2], match=json.loads(row[3]), body=row[3])
 
 
 # ---------------------------------------------------------------- one, and those of a key

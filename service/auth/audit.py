@@ -55,7 +55,7 @@ def record(log: Log, settings: ServiceFile, who: str, what: str, detail: Mapping
         detail = {"cut": text[:MAX_DETAIL], "characters": len(text)}
     told = {"v": FORMAT, "at": int(time.time() * 1000), "who": who, "what": what, "detail": detail}
     value = json.dumps({**told, "version": __version__}, ensure_ascii=False, default=str).encode()
-    log.append([Append(topic_of(settings.service), [(who.encode(), value)], 0)])
+    log.append([Append(topic=topic_of(settings.service), records=[(who.encode(), value)], partition=0)])
 
 
 def record_reading(log: Log, settings: ServiceFile, command: str, detail: Mapping[str, Any]) -> None:

@@ -88,7 +88,7 @@ RIGHTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ApiToken:
     """A token as it is kept."""
 
@@ -140,7 +140,7 @@ def hash_of(token: str) -> str:
 # ---------------------------------------------------------------- what the topic says
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BrowserSession:
     """A browser's login with a token, by the hash of its id. It is worth what the token is worth now."""
 
@@ -238,10 +238,14 @@ class Tokens:
             hint = "Use the version that wrote it, or a newer one."
             raise Refused("format-newer", "it was written by a newer version of Samovar", hint)
         if is_session:
-            found = BrowserSession(hashed, raw["token"], raw["token_hash"], int(raw["at"]), int(raw["seen"]))
+            found = BrowserSession(
+                hash=hashed, token=raw["token"], token_hash=raw["token_hash"], at=int(raw["at"]), seen=int(raw["seen"])
+            )
             sessions[hashed] = max(sessions.get(hashed, found), found, key=lambda each: each.seen)
         else:
-            tokens[name] = ApiToken(raw["name"], role_of(raw["role"]), str(raw["hash"]), raw["at"], raw["by"])
+            tokens[name] = ApiToken(
+                name=raw["name"], role=role_of(raw["role"]), hash=str(raw["hash"]), at=raw["at"], by=raw["by"]
+            )
 
     def _put(self, tokens: Mapping[str, ApiToken], sessions: Mapping[str, BrowserSession]) -> None:
         self._by_name, self.sessions = tokens, sessions
@@ -288,7 +292,7 @@ def ensure_access(settings: ServiceFile, log: Log) -> Tokens:
     """
     found = _ensure_secret(settings, log)
     if not found.was_made and audit.has(log, settings, MADE):
-        log.append([Append(topic_of(settings.service), [_closed()], 0)])
+        log.append([Append(topic=topic_of(settings.service), records=[_closed()], partition=0)])
         found = load_tokens(log, settings.service)
     return found
 
@@ -298,7 +302,7 @@ def _ensure_secret(settings: ServiceFile, log: Log) -> Tokens:
     found = load_tokens(log, settings.service)
     if found.mask_secret is None:
         value = json.dumps({"v": FORMAT, "secret": secrets.token_hex(32)}).encode()
-        log.append([Append(topic_of(settings.service), [(MASK.encode(), value)], 0)])
+        log.append([Append(topic=topic_of(settings.service), records=[(MASK.encode(), value)], partition=0)])
         found = load_tokens(log, settings.service)  # another one may have been first, and the last one counts
     return found
 
@@ -321,7 +325,7 @@ def add_token(settings: ServiceFile, log: Log, name: str, role: Role, by: str) -
     packed = json.dumps({**value, "at": int(time.time() * 1000), "by": by}).encode()
     # First that there is one: whatever happens between the two, the API is not open any more.
     first = [] if known.was_made else [_closed()]
-    log.append([Append(topic_of(settings.service), [*first, (name.encode(), packed)], 0)])
+    log.append([Append(topic=topic_of(settings.service), records=[*first, (name.encode(), packed)], partition=0)])
     return token
 
 
@@ -331,7 +335,7 @@ def remove_token(settings: ServiceFile, log: Log, name: str) -> None:
         names = [token.name for token in known.all]
         hint = did_you_mean(name, names) or "`samovar tokens list CONFIG` shows all."
         raise Refused("unknown-token", f"there is no token `{name[:80]}`", hint)
-    log.append([Append(topic_of(settings.service), [(name.encode(), None)], 0)])
+    log.append([Append(topic=topic_of(settings.service), records=[(name.encode(), None)], partition=0)])
 
 
 # ---------------------------------------------------------------- logins of browsers
@@ -348,14 +352,14 @@ class Sessions:
     def open(self, token: ApiToken, before: str | None, now_ms: int) -> str:
         """Opens a session of a token, and returns its id, which is kept nowhere."""
         given = secrets.token_urlsafe(32)
-        made = BrowserSession(hash_of(given), token.name, token.hash, now_ms, now_ms)
+        made = BrowserSession(hash=hash_of(given), token=token.name, token_hash=token.hash, at=now_ms, seen=now_ms)
         known = self._tokens.sessions
         expired = [each for each in known.values() if self._is_over(each, now_ms) or not self._tokens.token_of(each)]
         own = sorted((each for each in known.values() if each.token == token.name), key=lambda each: each.seen)
         gone = {each.hash for each in [*expired[:SWEPT_MOST], *own[: max(len(own) - MOST_PER_TOKEN + 1, 0)]]}
         gone |= {hash_of(before)} & known.keys() if before else set()
         pairs = [made.record(), *((f"{SESSION}{hashed}".encode(), None) for hashed in gone)]
-        self._log.append([Append(self._topic, pairs, 0)])
+        self._log.append([Append(topic=self._topic, records=pairs, partition=0)])
         self._tokens.fold(pairs)
         return given
 
@@ -364,7 +368,9 @@ class Sessions:
         found = self._tokens.sessions.get(hash_of(given))
         if found is not None:
             self._tokens.end_session(found.hash)
-            self._log.append([Append(self._topic, [(f"{SESSION}{found.hash}".encode(), None)], 0)])
+            self._log.append(
+                [Append(topic=self._topic, records=[(f"{SESSION}{found.hash}".encode(), None)], partition=0)]
+            )
         return found
 
     def who(self, given: str, now_ms: int) -> Principal | None:
@@ -382,7 +388,7 @@ class Sessions:
             used = replace(found, seen=now_ms).record()
             self._tokens.fold([used])  # first: it is due no more, however many ask at once
             with suppress(LogUnavailable, Fenced, Refused):  # it then ends the earlier on other nodes
-                self._log.append([Append(self._topic, [used], 0)])
+                self._log.append([Append(topic=self._topic, records=[used], partition=0)])
         return who
 
     def who_has(self, given: str, now_ms: int) -> Principal | None:

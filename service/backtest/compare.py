@@ -20,7 +20,7 @@ from samovar.service.backtest.finds import MatchRows
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComparedRows:
     """Rows of both sides. `same` has as many on one side as alerts that are there again, moved ones too."""
 
@@ -86,7 +86,7 @@ def _by_key_and_time(rows: MatchRows) -> list[tuple[int, int, int, int]]:
 # ---------------------------------------------------------------- labels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Marks:
     """How good a rule is, by the labels of the service's alerts.
 

@@ -37,7 +37,7 @@ LOOK_EVERY = 500_000  # events between two looks at that
 OnEvents = Callable[[int], None]  # how many more were read
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fold:
     """What one run is over. Plain data, so that it can be sent to another machine."""
 
@@ -69,7 +69,7 @@ class FoldedMatch(NamedTuple):
     line: bytes
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Tally:
     """What folds met on their way. Where several read the same partition, it counts once."""
 
@@ -98,7 +98,9 @@ class Tally:
 def run_fold(settings: ServiceFile, log: Log, fold: Fold, tally: Tally, on_events: OnEvents) -> Iterator[FoldedMatch]:
     """All matches of a fold, in order of event time; what else it met is added to the tally."""
     inputs = tuple(input_of(name, settings.streams[name], fold.placed_in) for name in fold.streams)
-    topics = OutputTopics("", "", "", settings.changelog.topic, settings.journal.topic)
+    topics = OutputTopics(
+        alerts="", late="", dead_letters="", changelog=settings.changelog.topic, journal=settings.journal.topic
+    )
     limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
     plan = Plan(settings.service, inputs, compile_rules(fold.rules), (), topics, *limits)
     lanes = [Lane(log, plan, each, _journal(log, plan, each.partition), fold.until_ms) for each in fold.spans]

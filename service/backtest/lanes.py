@@ -91,7 +91,9 @@ class Lane:
                     yield self._advance(self.source.apply(entry).released)
             yield from self._read(self.span.stop, to_the_end=True)
             # There is no more: what still waits for event time.
-            buffer = Buffer(len(self.source.fields), [0], [(0, 0)], {(0, 0): END_OF_TIME})
+            buffer = Buffer(
+                columns=len(self.source.fields), slack_ms=[0], partitions=[(0, 0)], largest={(0, 0): END_OF_TIME}
+            )
             _add_all(buffer, self.source.buffer.pending)
             self.watermark = END_OF_TIME
             yield release(buffer).released
@@ -116,7 +118,13 @@ class Lane:
             source.next = max(source.next, left.pop(stream))
             if to_the_end:
                 self._ended.add(stream)
-                idle = JournalEntry("silent", self.source.journaled, self.source.nexts(), None, {"stream": stream})
+                idle = JournalEntry(
+                    kind="silent",
+                    number=self.source.journaled,
+                    inputs=self.source.nexts(),
+                    watermark=None,
+                    facts={"stream": stream},
+                )
                 yield self._advance(self.source.apply(idle).released)
 
     def _advance(self, released: Batch) -> Batch:
@@ -138,7 +146,7 @@ def merged(lanes: Sequence[Lane], columns: int) -> Iterator[tuple[Batch, int]]:
         for batch in lanes[0].batches():
             yield batch, lanes[0].watermark
         return
-    buffer = Buffer(columns, [0], [(0, place) for place in range(len(lanes))])
+    buffer = Buffer(columns=columns, slack_ms=[0], partitions=[(0, place) for place in range(len(lanes))])
     going = {place: lane.batches() for place, lane in enumerate(lanes)}
     while going:
         place = min(going, key=lambda each: lanes[each].watermark)

@@ -46,7 +46,7 @@ OnProgress: TypeAlias = Callable[[int, int], None]  # records read, and of how m
 Engine: TypeAlias = Callable[[ServiceFile, Log, Sequence[Fold], Tally, Callable[[int], None]], Iterator[FoldedMatch]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExampleEvent:
     """An event of a match. `value` is None where the log no longer has it."""
 
@@ -79,7 +79,7 @@ class TimeBucket:
     current: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RuleResult:
     """What one rule found, next to what the service found by the rule of that name. Fields are those of the JSON."""
 
@@ -116,7 +116,7 @@ class RuleResult:
         return document
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Backtest:
     """What rules would have found from one moment to another."""
 
@@ -158,7 +158,7 @@ def run_here(
         yield from run_fold(settings, log, fold, tally, on_events)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BacktestOptions:
     """How to run a backtest, beyond what it is of."""
 
@@ -190,11 +190,19 @@ def backtest(
             hint = f"Run the service, or `samovar produce {settings.path.name}`, first."
             raise Refused("backtest-no-history", f"the topic {topic} does not exist, so that there is no history", hint)
     partitions = partitions_of(settings, log.topics(counted_topics(settings)))
-    run = _BacktestRun(settings, log, loaded, from_ms, to_ms, asked or BacktestOptions(), partitions)
+    run = _BacktestRun(
+        settings=settings,
+        log=log,
+        rules=loaded,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        asked=asked or BacktestOptions(),
+        partitions=partitions,
+    )
     return run.run(on_progress, begun)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _BacktestRun:
     """One backtest: what it is over, and what it met so far."""
 
@@ -242,7 +250,16 @@ class _BacktestRun:
             self.notes.append(f"{current.unreadable:,} records of {self.settings.alerts.topic} are not alerts")
         service, seconds = self.settings.service, time.monotonic() - begun
         notes = tuple(self.notes)
-        return Backtest(service, self.asked.engine, self.from_ms, end_ms, tuple(results), self.tally, seconds, notes)
+        return Backtest(
+            service=service,
+            engine=self.asked.engine,
+            from_ms=self.from_ms,
+            to_ms=end_ms,
+            rules=tuple(results),
+            tally=self.tally,
+            seconds=seconds,
+            notes=notes,
+        )
 
     def _folds(self, group: Group) -> Iterator[Fold]:
         """What is read for a group of rules."""
@@ -266,7 +283,14 @@ class _BacktestRun:
         until_ms = END_OF_TIME if self.to_ms is None else self.to_ms
         placed_in = self.partitions if group.apart else 1
         for part in [(span,) for span in spans] if group.apart else [tuple(spans)]:
-            yield Fold(rules, group.streams, part, until_ms, self.asked.state_bytes, placed_in)
+            yield Fold(
+                rules=rules,
+                streams=group.streams,
+                spans=part,
+                until_ms=until_ms,
+                state_bytes=self.asked.state_bytes,
+                placed_in=placed_in,
+            )
 
     def _result(
         self,
@@ -335,5 +359,5 @@ def _with_events(log: Log, settings: ServiceFile, matches: Sequence[Mapping[str,
             found = read_between(log, at, offset, offset + 1) if begin <= offset < end else ()
             record = next((each for records in found for each in read.rows(records) if each.offset == offset), None)
             value = None if record is None else read.field("value", readable(record).value, unpack=True).get("value")
-            events.append(ExampleEvent(step, topic, partition, offset, value))
+            events.append(ExampleEvent(step=step, topic=topic, partition=partition, offset=offset, value=value))
         yield Example(match, tuple(events), len(places))

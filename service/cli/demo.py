@@ -88,7 +88,12 @@ def traffic(
         settings = load_service(config, flags=set_ or ())
         with opened(settings) as log:
             run = TrafficRun(
-                settings, log, TrafficRequest(rate, backfill_ms, seed, keys, for_ms, backfill_rate), sys.stderr
+                settings,
+                log,
+                TrafficRequest(
+                    rate=rate, backfill_ms=backfill_ms, seed=seed, keys=keys, for_ms=for_ms, backfill_rate=backfill_rate
+                ),
+                sys.stderr,
             )
             with stopping(run.stop, run.stop):
                 written = run.run()

@@ -91,7 +91,16 @@ def restore(
     if to_offset is not None and to_time is not None:
         raise typer.BadParameter("one moment is enough: leave --to-offset or --to-time out", param_hint="--to-time")
     to_ms = None if to_time is None else instant_or_epoch("--to-time", to_time)
-    request = RestoreRequest(tuple(partition or ()), source, to_offset, to_ms, out, dry_run, stage, engine)
+    request = RestoreRequest(
+        partitions=tuple(partition or ()),
+        source=source,
+        to_offset=to_offset,
+        to_time_ms=to_ms,
+        out=out,
+        dry_run=dry_run,
+        stage=stage,
+        engine=engine,
+    )
     with at_site(config) as site:
         if (out or staging) and not dry_run:
             record_export(site.log, site.settings, "restore", out or staging)

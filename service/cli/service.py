@@ -88,7 +88,13 @@ def read(
         raise typer.BadParameter("--follow has no end: leave one of the two out", param_hint="--to")
     with service_log(config) as (settings, log):
         record_reading(log, settings, "read", {"topic": topic, "from": start, "to": stop})
-        read_topic(log, settings, topic, ReadOptions(start, stop, partition, follow, limit, json), sys.stdout)
+        read_topic(
+            log,
+            settings,
+            topic,
+            ReadOptions(start=start, stop=stop, partition=partition, follow=follow, limit=limit, json=json),
+            sys.stdout,
+        )
 
 
 @topics.command("plan")

@@ -55,7 +55,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _PASSWORD = re.compile(r"://[^/]*@|https?://[^/\s]+[/?]\S")  # in an address: before its host, or a token behind it
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BadServiceFile(Refused):
     """A service file with errors; as text, all of them with lines and carets. `outside` counts those without a line."""
 
@@ -297,7 +297,15 @@ def _refuse(report: Report, text: str, outside: Sequence[str] = ()) -> NoReturn:
     total = len(found) + len(outside)
     count = "1 error" if total == 1 else f"{total} errors"
     what = f"{report.path} has {count}" if found else f"the settings next to {report.path} have {count}"
-    raise BadServiceFile("service-file", what, "fix them", rendered, found, rendered, len(outside))
+    raise BadServiceFile(
+        code="service-file",
+        what=what,
+        hint="fix them",
+        detail=rendered,
+        findings=found,
+        rendered=rendered,
+        outside=len(outside),
+    )
 
 
 def _outside_error(by: LayerValue, message: str, expected: str | None, hint: str | None) -> str:

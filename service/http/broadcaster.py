@@ -140,7 +140,7 @@ class Broadcaster:
         self._listeners.discard(listener)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Subscription:
     """What a listener wants: from where on, of which rules, of which key; `shown` makes an alert's JSON text. Those of
     the same `kind` have the same alerts, shown the same way.

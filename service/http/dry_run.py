@@ -25,7 +25,7 @@ KEYS_SHOWN = 20
 TRY_S = 20.0  # until what was read by then must do
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EventsRead:
     """What was read: by its number, where each event came from."""
 

@@ -26,7 +26,7 @@ class JobCancelled(Exception):
     """The caller does not want the result any more."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Job:
     """One piece of work. The source of truth for how far it is."""
 
@@ -66,7 +66,7 @@ class Jobs:
             if sum(job.state == "running" for job in self._jobs.values()) >= RUNNING_MOST:
                 hint = "Wait for one to end, or cancel one: DELETE /api/v1/jobs/JOB."
                 raise Refused("too-much-at-once", f"{RUNNING_MOST} jobs are running already", hint)
-            job = Job(secrets.token_hex(8), what, by)
+            job = Job(number=secrets.token_hex(8), what=what, by=by)
             self._jobs[job.number] = job
             while len(self._jobs) > KEPT:
                 self._jobs.popitem(last=False)[1].cancelled.set()

@@ -43,7 +43,7 @@ CODES = {
 STATUS = {code: status for status, codes in CODES.items() for code in codes.split()}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RefusedWithErrors(Refused):
     """A refusal whose problem has further members: the errors that were found."""
 

@@ -168,7 +168,7 @@ class DeliveryStopped(Exception):
     """The process ends: what was not delivered is delivered by the next one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SinkReport:
     """How a sink is doing. `waiting` is in offsets of the topic, `partitions` are those that are this process's."""
 
@@ -202,7 +202,14 @@ class Sink:
             waiting = sum(max(bounds[at].end - offset, 0) for at, offset in done.items())
         except (LogUnavailable, Refused):
             waiting = 0
-        return SinkReport(self.name, self.delivered, self.failed, waiting, self.trouble, len(done))
+        return SinkReport(
+            name=self.name,
+            delivered=self.delivered,
+            failed=self.failed,
+            waiting=waiting,
+            trouble=self.trouble,
+            partitions=len(done),
+        )
 
     def _run(self) -> None:
         while not self.ending.is_set():

@@ -87,7 +87,7 @@ def _flow(part: Expr, inner: Sequence[Flow], is_marked: IsMarked) -> Flow:
 # ---------------------------------------------------------------- a rule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RuleFlows:
     """What is in each part of a rule's output. `message` has texts, and of each expression what is in it and, where it
     is an own value of the key, the key's name.
@@ -122,7 +122,7 @@ def flows_of(rule: Rule, is_marked: IsMarked) -> RuleFlows:
     parts_of_all = (part for each in expressions_of(rule) for part in walk(each))
     looked_up = (part.operand for part in parts_of_all if isinstance(part, In))
     looks_up = any(flow_of(operand, is_marked) is not Flow.CLEAR for operand in looked_up)
-    return RuleFlows(key, emit, tuple(message), quoted(rule, is_marked), looks_up)
+    return RuleFlows(key=key, emit=emit, message=tuple(message), quotes=quoted(rule, is_marked), looks_up=looks_up)
 
 
 def keys_of(rule: Rule) -> Iterator[tuple[Key, ...]]:

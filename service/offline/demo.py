@@ -114,7 +114,7 @@ class DemoOptions:
     port: int = 8080  # of the first service's pages; each further one has the next that is free
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Service:
     """One of the services: its processes, and what was seen of its alerts."""
 
@@ -179,7 +179,7 @@ class Demo:
             port = free_port_from(self._ports[-1] + 1 if self._ports else self._options.port)
             self._ports.append(port)
             address = f"{settings.http.scheme}://127.0.0.1:{port}"
-            service = Service(settings, log, rules, reader, told, address)
+            service = Service(settings=settings, log=log, rules=rules, reader=reader, told=told, address=address)
             try:
                 with told.open("ab") as out:
                     self._start(service, "run", ["run", str(config), "--answers-at", service.address], out)

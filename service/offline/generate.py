@@ -176,7 +176,9 @@ def _scene(
     random = Random(f"{seed}/{number}/{double}")
     honest = double and number // len(plants.KINDS) % UNLUCKY != UNLUCKY - 1
     stranger = world.population.size + 2 * (number + EARLIER) + double
-    return plants.IncidentScene(world, random, start, stranger, honest, longest_ms)
+    return plants.IncidentScene(
+        world=world, random=random, start=start, stranger=stranger, honest=honest, longest_ms=longest_ms
+    )
 
 
 def incident(
@@ -238,5 +240,7 @@ def visits(world: sessions.SessionWorld, number: int, seed: int, spacing: int = 
         visitor = random.randrange(world.population.size)
         city = int(world.population.city_of[visitor % world.population.distinct])
         label = None if honest else (kind, f"p-{number:06d}")
-        lines += sessions.planted_visit(kind, sessions.VisitScene(random, start, visitor, city, honest), label)
+        lines += sessions.planted_visit(
+            kind, sessions.VisitScene(random=random, start=start, visitor=visitor, city=city, honest=honest), label
+        )
     return lines

@@ -36,7 +36,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 FIELD_NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MatchRunOptions:
     slack_ms: int | None = None
     flush: bool = True

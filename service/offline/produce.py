@@ -52,7 +52,16 @@ def produce(settings: ServiceFile, stream: str | None, file: str, err: IO[str], 
             for name, each in settings.streams.items():
                 # A stream without a type field has events of its own name.
                 by_type |= dict.fromkeys([name] if each.type is None else each.fields or (), name)
-        return ProduceRun(log, targets, by_type, partitions, source, err, skip_bad, quiet).run()
+        return ProduceRun(
+            log=log,
+            targets=targets,
+            by_type=by_type,
+            partitions=partitions,
+            source=source,
+            err=err,
+            skip_bad=skip_bad,
+            quiet=quiet,
+        ).run()
 
 
 class StreamTarget:
@@ -85,7 +94,7 @@ class StreamTarget:
             yield row, (key, value)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ProduceRun:
     """One pass over the lines. The source of truth for how many were written and how many were bad."""
 
@@ -137,7 +146,7 @@ class ProduceRun:
         for name, records in found.items():
             pairs = [pair for row, pair in records if row < stop]
             if pairs:
-                appends.append(Append(self.targets[name].topic, pairs, among=self.partitions))
+                appends.append(Append(topic=self.targets[name].topic, records=pairs, among=self.partitions))
         if appends:
             self.written += self.log.append(appends)
         for row in sorted(bad)[: None if self.skip_bad else 1]:

@@ -27,7 +27,7 @@ MISSED_SHOWN = 20
 Labels = Mapping[int, tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleScore:
     """`precision` is None without alerts or marks, `recall` without planted incidents. `missed` is cut at 20."""
 
@@ -42,7 +42,7 @@ class RuleScore:
     missed: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """Of all rules that are for something planted: what they found together. `unwatched` kinds have no rule."""
 
@@ -133,7 +133,13 @@ def score(
     kinds = frozenset().union(*watched.values())
     meant, together = planted_for(kinds), set().union(*found.values())
     unwatched = tuple(sorted(set(planted) - kinds))
-    return Score(tuple(scores), len(meant), len(together), share(len(together), len(meant)), unwatched)
+    return Score(
+        rules=tuple(scores),
+        planted=len(meant),
+        found=len(together),
+        recall=share(len(together), len(meant)),
+        unwatched=unwatched,
+    )
 
 
 def render_table(result: Score) -> Table:

@@ -61,7 +61,7 @@ class TrafficMark:
 
 def append_of(service: str, mark: TrafficMark) -> Append:
     value = json.dumps({"v": FORMAT, **to_wire(mark)}, separators=(",", ":")).encode()
-    return Append(traffic_topic(service), [(KEY, value)], 0)
+    return Append(topic=traffic_topic(service), records=[(KEY, value)], partition=0)
 
 
 def read_mark(log: Log, service: str) -> TrafficMark | None:
@@ -93,7 +93,7 @@ def _mark(service: str, data: dict[str, Any]) -> TrafficMark:
     return from_wire(TrafficMark, data)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrafficRequest:
     """What was asked for. `for_ms` is None for traffic without an end."""
 
@@ -257,8 +257,10 @@ class EventRouter:
                 told = {"topic": topic, "key": key, "type": kind, "ts": ts + shift_ms}
                 told |= {"kind": label[0], "incident": label[1]}
                 labels.append((key.encode(), json.dumps(told, separators=(",", ":")).encode()))
-        written = [Append(topic, records, among=self.partitions) for topic, records in pairs.items()]
-        return written, [Append(traffic_labels_topic(self._service), labels, 0)] if labels else []
+        written = [Append(topic=topic, records=records, among=self.partitions) for topic, records in pairs.items()]
+        return written, [
+            Append(topic=traffic_labels_topic(self._service), records=labels, partition=0)
+        ] if labels else []
 
     def _route(self, kind: str) -> tuple[str, str, Encoder | None] | None:
         """Topic, field of the key and encoder of a type."""

@@ -26,7 +26,9 @@ Time: TypeAlias = int | str  # ms, or `10s`
 Streams: TypeAlias = Mapping[str, Mapping[str, Any]]  # as in a service file: {"purchase": {"key": "card"}}
 
 NAME = "test"
-TOPICS = OutputTopics("alerts", "late", "dead-letters", "changelog", "journal")
+TOPICS = OutputTopics(
+    alerts="alerts", late="late", dead_letters="dead-letters", changelog="changelog", journal="journal"
+)
 
 
 class BadTestError(ValueError):
@@ -58,7 +60,9 @@ def plan_of_rules(
             raise BadTestError(rendered(found.errors))
         loaded += found.rules
     program = compile_rules(loaded)
-    published = tuple(PublishedRule(each.rule.id, each.version, each.rule.text) for each in program.rules)
+    published = tuple(
+        PublishedRule(id=each.rule.id, version=each.version, text=each.rule.text) for each in program.rules
+    )
     return Plan(NAME, _inputs(streams), program, published, TOPICS)
 
 
@@ -72,14 +76,14 @@ def plan_of_task(
 ) -> Plan:
     ttls = dict(stores) if isinstance(stores, Mapping) else dict.fromkeys(stores)
     spec = TaskSpec(
-        NAME,
-        task,
-        getattr(task, "__name__", NAME),
-        NAME,
-        {name: Emit(f"emitted-{name}") for name in emits},
-        {name: StoreSpec(None if ttl is None else ms_of(ttl)) for name, ttl in ttls.items()},
-        None if window is None else ms_of(window),
-        params,
+        name=NAME,
+        make=task,
+        source=getattr(task, "__name__", NAME),
+        version=NAME,
+        emits={name: Emit(topic=f"emitted-{name}") for name in emits},
+        stores={name: StoreSpec(None if ttl is None else ms_of(ttl)) for name, ttl in ttls.items()},
+        window_ms=None if window is None else ms_of(window),
+        params=params,
         alone=True,
     )
     return Plan(NAME, _inputs(streams), compile_rules([]), (), TOPICS, stage=NAME, task=spec)

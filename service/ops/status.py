@@ -72,7 +72,7 @@ class ContainerStatus:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InputStatus:
     """One input partition, as the log has it. `committed` is None where nothing was ever processed."""
 
@@ -85,7 +85,7 @@ class InputStatus:
     behind_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskStatus:
     """One task; without a container it has the event time of its last commit."""
 
@@ -130,7 +130,7 @@ class TaskStatus:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServiceStatus:
     """A whole service at one moment. `rules_refused` is why a published change is not taken."""
 
@@ -205,7 +205,15 @@ def status_of(settings: ServiceFile, log: Log, now_ms: int) -> ServiceStatus:
     members = [each.presence for each in told.values() if each.presence is not None]
     refused = next((each.rules_refused for each in members if each.rules_refused), None)
     rules = rules_at_work(members) or planned_rules(settings, log)
-    return ServiceStatus(settings.service, now_ms, containers, tasks, rules, refused, grown_inputs(settings, log))
+    return ServiceStatus(
+        service=settings.service,
+        time_ms=now_ms,
+        containers=containers,
+        tasks=tasks,
+        rules=rules,
+        rules_refused=refused,
+        grown=grown_inputs(settings, log),
+    )
 
 
 def containers_of(
@@ -303,7 +311,18 @@ def tasks_of(settings: ServiceFile, log: Log, told: Mapping[int, ContainerStatus
                 position = committed_position(log, TopicPartition(stage.changelog, partition))
                 watermark, held_by = None if position is None else position.watermark, None
                 life, restore = ("stopped", None) if report is None else (report.life, report.restore)
-            found.append(TaskStatus(stage.stage, partition, slot, life, watermark, held_by, inputs, restore))
+            found.append(
+                TaskStatus(
+                    stage=stage.stage,
+                    partition=partition,
+                    container=slot,
+                    life=life,
+                    watermark=watermark,
+                    held_by=held_by,
+                    inputs=inputs,
+                    restore=restore,
+                )
+            )
     return found
 
 
@@ -330,7 +349,15 @@ def lags_of(
         is_behind = at in first or at not in behind
         lag = max(bounds[at].end - starts[at], 0) if is_behind else 0
         seconds = round(max((now_ms - first[at]) / 1000, 0.0), 3) if at in first else 0.0
-        found[at] = InputStatus(stream, at.topic, at.partition, committed[at], bounds[at].end, lag, seconds)
+        found[at] = InputStatus(
+            stream=stream,
+            topic=at.topic,
+            partition=at.partition,
+            committed=committed[at],
+            end=bounds[at].end,
+            lag=lag,
+            behind_s=seconds,
+        )
     return found
 
 

@@ -94,7 +94,7 @@ def get(site: StateLocation, text: str, rule: str | None, stage: str | None = No
     refuse_no_key(site, text, rule, stage)
     found: list[dict[str, Any]] = []
     lines: list[str] = []
-    events = Events(site.settings, site.log)
+    events = Events(settings=site.settings, log=site.log)
     for here, partition in site.found(stage=stage):
         with reading(here.store(partition)) as store:
             for position, state in states_of_key(events, here, partition, store, text, rule):

@@ -22,7 +22,9 @@ class QueryContext:
 
     def __init__(self, settings: ServiceFile, log: Log, index: Path) -> None:
         self.settings, self.log = settings, log
-        self.events = Events(settings, log, TailingReader(log, {stream.topic for stream in settings.streams.values()}))
+        self.events = Events(
+            settings=settings, log=log, tail=TailingReader(log, {stream.topic for stream in settings.streams.values()})
+        )
         self.rule_cache = RuleCache(settings, log)
         self.stores = StorePool()
         self.index = AlertsIndex(index, settings.alerts.topic)

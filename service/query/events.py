@@ -61,7 +61,7 @@ class StreamEvent:
         return where | {"time": self.time, "logged": self.logged, "type": self.type, "event": self.event}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Events:
     """Reads the streams of a service."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOOKED_THROUGH = 20_000  # keys that have state
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KeyLookup:
     """A key that somebody asks for, and what it may be compared with: `marked` keys and fields, those that are not, or
     (None) all. `clear` are the rules, and `clear_versions` the versions of rules, whose keys are not marked.
@@ -43,7 +43,7 @@ class KeyLookup:
 
     def search(self, rules: Sequence[str], limit: int) -> Search:
         """For the alerts of it."""
-        return Search(rules, self.text, limit=limit, versions=self.versions, but_versions=self.but_versions)
+        return Search(rules=rules, key=self.text, limit=limit, versions=self.versions, but_versions=self.but_versions)
 
     @property
     def versions(self) -> tuple[str, ...] | None:
@@ -63,11 +63,13 @@ def lookup(context: QueryContext, masks: Masks, text: str, rule: str | None = No
     """What a text means to who asks; refused where it could only be compared with what they may not see."""
     real = real_key(context, masks, text) if is_alias(text) and context.lineage.any else text
     if not masks.is_on:
-        return KeyLookup(text, real)
+        return KeyLookup(asked=text, text=real)
     loaded = context.rule_cache.get()
     clear = frozenset(name for name, each in loaded.rules.items() if context.lineage.has_clear_key(each))
     if is_alias(text):
-        return KeyLookup(text, real, True, clear, clear_versions(context, loaded))
+        return KeyLookup(
+            asked=text, text=real, marked=True, clear=clear, clear_versions=clear_versions(context, loaded)
+        )
     hidden = [] if clear else list(loaded.rules.values())
     if rule is not None and rule in loaded.rules and rule not in clear:
         hidden = [loaded.rules[rule]]
@@ -75,7 +77,14 @@ def lookup(context: QueryContext, masks: Masks, text: str, rule: str | None = No
         keys = (context.lineage.of(each).key for each in hidden)
         fields = sorted({name for key in keys for name, flow in key.items() if flow is not Flow.CLEAR})
         raise not_compared(fields, "looking for a value of it")
-    return KeyLookup(text, text, False, clear, clear_versions(context, loaded), not marked_keys(context))
+    return KeyLookup(
+        asked=text,
+        text=text,
+        marked=False,
+        clear=clear,
+        clear_versions=clear_versions(context, loaded),
+        no_key_is_marked=not marked_keys(context),
+    )
 
 
 def marked_keys(context: QueryContext) -> bool:

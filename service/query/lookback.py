@@ -39,7 +39,7 @@ class KeyRecord:
     value: bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LookbackResult:
     """What was found so far. `is_deep`: all that the rule usually reads is here. `is_whole`: the log has no more."""
 
@@ -51,7 +51,7 @@ class LookbackResult:
     is_cut: bool  # the log has let go of what was before
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Place:
     """A partition of a stream, read from `low` on."""
 
@@ -104,8 +104,8 @@ def look_back(
         known = [each.oldest_ms for each in places.values() if not each.is_whole and each.oldest_ms is not None]
         is_whole = all(each.is_whole for each in places.values())
         yield LookbackResult(
-            rows,
-            records,
+            rows=rows,
+            records=records,
             since_ms=max(known, default=None),
             is_deep=all(each.is_deep or each.is_whole for each in places.values()),
             is_whole=is_whole,
@@ -130,9 +130,11 @@ def _places(
             known = [each.offset for each in matched if (each.stream, each.partition) == (name, at.partition)]
             if known:
                 stop = min(end, max(known) + AFTER_RECORDS)
-                found[at] = _Place(name, begin, stop, stop - min(known) + FIRST_RECORDS)
+                found[at] = _Place(stream=name, begin=begin, low=stop, size=stop - min(known) + FIRST_RECORDS)
             else:
-                found[at] = _Place(name, begin, min(end, events.log.offset_at(at, logged_ms + AFTER_MS)))
+                found[at] = _Place(
+                    stream=name, begin=begin, low=min(end, events.log.offset_at(at, logged_ms + AFTER_MS))
+                )
     return found
 
 

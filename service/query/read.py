@@ -38,7 +38,7 @@ POLL_S = 0.2
 PATIENCE_S = 30.0  # longer than a dead writer's transaction can stay open
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     start: str = "begin"
     stop: str | None = None
@@ -48,7 +48,7 @@ class ReadOptions:
     json: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
     """One record of a topic."""
 
@@ -170,7 +170,14 @@ def rows(records: Records) -> Iterator[TopicRecord]:
     at = TopicPartition(records.topic, records.partition)
     places = zip(records.offsets.tolist(), records.times.tolist(), strict=True)
     for row, (offset, time_ms) in enumerate(places):
-        yield TopicRecord(at, offset, time_ms, records.key(row), records.value(row), records.headers(row))
+        yield TopicRecord(
+            at=at,
+            offset=offset,
+            time_ms=time_ms,
+            key=records.key(row),
+            value=records.value(row),
+            headers=records.headers(row),
+        )
 
 
 def readable_by(settings: ServiceFile) -> Callable[[TopicRecord], TopicRecord]:

@@ -39,7 +39,7 @@ OLD_S = 5.0  # a look that is older is waited for
 KINDS = (b'"kind":"rules"', b'"kind":"rewind"')  # of entries that say which rules are at work
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoadedRules:
     """Rules, their versions and stages, and what kept newer ones from loading."""
 
@@ -77,7 +77,7 @@ class RuleCache:
     def __init__(self, settings: ServiceFile, log: Log) -> None:
         self._settings, self._log = settings, log
         self._lock = threading.Lock()
-        self._loaded = LoadedRules(None)
+        self._loaded = LoadedRules(site=None)
         self._print: object = None
         self._looked_s = -math.inf
         self._change = self._known_change = object()  # what was published here last, and what the last look knew of
@@ -154,7 +154,7 @@ class RuleCache:
         for plan in site.plans:
             for each, text in zip(plan.program.rules, plan.rules, strict=True):
                 rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
-        return LoadedRules(site, rules, texts, stages, book_of(site.settings))
+        return LoadedRules(site=site, rules=rules, texts=texts, stages=stages, book=book_of(site.settings))
 
 
 def _files(path: Path) -> list[Path]:

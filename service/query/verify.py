@@ -89,7 +89,7 @@ class Overdue:
     at: int
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Verdict:
     """What was found of one task."""
 
@@ -134,7 +134,7 @@ def verify(
     keys: int = 0,
 ) -> Verdict:
     """Compare all that there is of a partition. Of what differs, up to so many keys are listed."""
-    verdict = Verdict(partition, site.stage, listed=keys)
+    verdict = Verdict(partition=partition, stage=site.stage, listed=keys)
     changelog = site.changelog(partition)
     check_sound(site.store(partition), rows=True)
     with reading(site.store(partition)) as store:

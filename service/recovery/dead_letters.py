@@ -54,7 +54,7 @@ class LetterOrigin:
     offset: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DeadLetter:
     """One dead letter. `attempts` is how often it had been put back when it died."""
 
@@ -113,15 +113,15 @@ def letters_of(settings: ServiceFile, log: Log, wanted: LetterFilter) -> Iterato
             origin = LetterOrigin(origin_topic, int(partition), int(offset))
         cut = told.get("samovar.cut.bytes")
         letter = DeadLetter(
-            record,
-            told.get(PREFIX + "exception", "UNKNOWN"),
-            told.get(PREFIX + "message", ""),
-            streams.get(origin_topic or "", origin_topic or told.get("samovar.task", "-")),
-            origin,
-            int(told.get(ATTEMPT, "0")),
-            None if cut is None else int(cut),
-            LetterPlace(record.at.partition, record.offset) in done,
-            told.get("samovar.stage", ""),
+            record=record,
+            reason=told.get(PREFIX + "exception", "UNKNOWN"),
+            message=told.get(PREFIX + "message", ""),
+            stream=streams.get(origin_topic or "", origin_topic or told.get("samovar.task", "-")),
+            origin=origin,
+            attempts=int(told.get(ATTEMPT, "0")),
+            cut_bytes=None if cut is None else int(cut),
+            redriven=LetterPlace(record.at.partition, record.offset) in done,
+            stage=told.get("samovar.stage", ""),
         )
         if wanted.has(letter):
             yield letter
@@ -305,9 +305,14 @@ def redrive(
             pairs.append((letter.record.key, letter.record.value))
             headers.append(redrives.headers_of(letters, letter.place, attempt))
             marks.append(redrives.mark(letters, letter.place, target[0], attempt, int(time.time() * 1000)))
-        appends = [Append(topic, pairs, partition, headers) for (topic, partition), (pairs, headers) in grouped.items()]
+        appends = [
+            Append(topic=topic, records=pairs, partition=partition, headers=headers)
+            for (topic, partition), (pairs, headers) in grouped.items()
+        ]
         try:
-            member.transact([*appends, Append(redrives.topic_of(settings.service), marks, 0)], {})
+            member.transact(
+                [*appends, Append(topic=redrives.topic_of(settings.service), records=marks, partition=0)], {}
+            )
         except (Fenced, CommitUnknown, LogUnavailable) as error:
             raise Refused(
                 "redrive-stopped",

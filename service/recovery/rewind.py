@@ -55,7 +55,7 @@ SKIP_ALERTS = "skip"  # alerts that were published, and are found again; "again"
 NEVER_RAN = "it never ran"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskRewind:
     """What will happen to one task. `left` says why nothing will."""
 
@@ -80,7 +80,7 @@ class TaskRewind:
         return {**self.site.placed(self.partition), "watermark": self.watermark, "inputs": inputs, "left": self.left}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RewoundTask:
     """One task that was set back."""
 
@@ -127,7 +127,7 @@ def plan_rewind(site: StateLocation, moment_ms: int) -> list[TaskRewind]:
 def _planned(site: StateLocation, partition: int, moment_ms: int) -> TaskRewind:
     log, settings = site.log, site.settings
     position = last_position(log, site.changelog(partition))
-    never = TaskRewind(site, partition, None, Until({}), None, NEVER_RAN)
+    never = TaskRewind(site=site, partition=partition, watermark=None, until=Until({}), position=None, left=NEVER_RAN)
     try:
         until = source_until(
             log, site.plan, partition, settings.service, position, settings.delivery, site.shared_topics()
@@ -139,13 +139,19 @@ def _planned(site: StateLocation, partition: int, moment_ms: int) -> TaskRewind:
     if position is None:
         # Of an input that stages share, the group knows; that this one took it nobody says.
         has_begun = bool(journal_of(log, site.plan, partition))
-        return TaskRewind(site, partition, None, until, None) if has_begun else never
+        return (
+            TaskRewind(site=site, partition=partition, watermark=None, until=until, position=None)
+            if has_begun
+            else never
+        )
     left = None
     if position.watermark is None or position.watermark < moment_ms:
         left = f"its event time is {moment_text(position.watermark)}, which is before that"
     elif not position.rewinding and _is_there(site, partition, position, moment_ms):
         left = "it is there already"
-    return TaskRewind(site, partition, position.watermark, until, position, left)
+    return TaskRewind(
+        site=site, partition=partition, watermark=position.watermark, until=until, position=position, left=left
+    )
 
 
 def _is_there(site: StateLocation, partition: int, position: Position, moment_ms: int) -> bool:
@@ -206,7 +212,14 @@ def rewind_all(
                 digest = digest_of(plan, store)
                 store.flush()
             put_in_place(planned.part, planned.site.store(planned.partition))
-            yield RewoundTask(planned, rewound.position, digest, rows, len(ids), rewound.events)
+            yield RewoundTask(
+                planned=planned,
+                position=rewound.position,
+                digest=digest,
+                rows=rows,
+                skips=len(ids),
+                events=rewound.events,
+            )
 
 
 def _fold(planned: TaskRewind, moment_ms: int, alerts: str, on_progress: Callable[[int], None]) -> RewoundState:

@@ -34,7 +34,7 @@ STATE_TEXTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RuleChange:
     """What a change does to one rule."""
 
@@ -69,7 +69,7 @@ class RuleChange:
         return f"{text} ({least}{counted(self.states, 'state')} on this machine)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ChangePlan:
     """A change that was looked at. `base` is the last change when that was done: one in between overtakes it."""
 
@@ -90,9 +90,27 @@ class ChangePlan:
 
     def changes(self, author: str, note: str, at_ms: int, fields: Mapping[str, Any]) -> list[Change]:
         """The records to write. The first change of all begins with what the folder has."""
-        seed = Change(1, "seed", author, at_ms, "as in the rules folder", self.seeds, {}, fields)
+        seed = Change(
+            number=1,
+            act="seed",
+            author=author,
+            at_ms=at_ms,
+            note="as in the rules folder",
+            rules=self.seeds,
+            lists={},
+            fields=fields,
+        )
         rules = () if self.lists else tuple(each.rule for each in self.rules)
-        own = Change(self.number, self.act, author, at_ms, note, rules, self.lists, fields)
+        own = Change(
+            number=self.number,
+            act=self.act,
+            author=author,
+            at_ms=at_ms,
+            note=note,
+            rules=rules,
+            lists=self.lists,
+            fields=fields,
+        )
         return [seed, own] if self.seeds else [own]
 
     def to_json(self) -> dict[str, Any]:

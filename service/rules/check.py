@@ -35,7 +35,7 @@ class SchemaUnreadable(ValueError):
     """The command cannot begin: a schema that cannot be read."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckedFile:
     """One file. `rule` is its rule's id; None, as `version` and `cost`, where the file has errors."""
 
@@ -53,21 +53,25 @@ def check(paths: Sequence[str], schema: Schema | None = None) -> list[CheckedFil
     for path in given:
         if Path(path).is_dir() and not any(file.suffix in (".yml", ".yaml") for file in Path(path).rglob("*")):
             text, hint = "the folder holds no rule file", "*.yml or *.yaml in it, or below it"
-            finding = Finding("no-rules", "error", text, path, Span(1, 1, 1, 1), hint)
-            checked.append(CheckedFile(path, (finding,)))
+            finding = Finding(
+                id="no-rules", level="error", message=text, path=path, span=Span(1, 1, 1, 1), expected=hint
+            )
+            checked.append(CheckedFile(path=path, findings=(finding,)))
     for loaded in load_paths(given, schema=schema):
         rule, findings = loaded.rule, loaded.findings
         if rule is None:
-            checked.append(CheckedFile(findings[0].path if findings else "", findings))
+            checked.append(CheckedFile(path=findings[0].path if findings else "", findings=findings))
             continue
         try:
             compile_rules([rule])
         except CompileError as fault:
-            finding = Finding("too-large", "error", str(fault), rule.path, rule.form.span)
-            checked.append(CheckedFile(rule.path, (*findings, finding)))
+            finding = Finding(id="too-large", level="error", message=str(fault), path=rule.path, span=rule.form.span)
+            checked.append(CheckedFile(path=rule.path, findings=(*findings, finding)))
             continue
         linted = sorted((*findings, *lint(rule, schema)), key=lambda finding: (finding.span, finding.id))
-        checked.append(CheckedFile(rule.path, tuple(linted), rule.id, version_of(rule), cost(rule)))
+        checked.append(
+            CheckedFile(path=rule.path, findings=tuple(linted), rule=rule.id, version=version_of(rule), cost=cost(rule))
+        )
     return checked
 
 

@@ -69,7 +69,15 @@ def plan_publish(
             raise Refused("rule-twice", f"the rule {name} is there twice", "Give one of them another id.")
     status, state = SHADOW if shadow else LIVE, DRAIN if drain else DROP
     records = [
-        RuleRecord(rule.id, 0, version_of(rule), each, status, state, warm_from_ms)
+        RuleRecord(
+            name=rule.id,
+            number=0,
+            version=version_of(rule),
+            text=each,
+            status=status,
+            state=state,
+            warm_from_ms=warm_from_ms,
+        )
         for (rule, _), each in zip(checked, texts, strict=True)
     ]
     same = _unchanged(seeded(settings, book), records)
@@ -83,7 +91,9 @@ def plan_disable(settings: ServiceFile, log: Log, name: str, *, drain: bool = Fa
     entry = _known(seeded(settings, book), name)
     if entry.status == DISABLED:
         raise Refused("rule-unchanged", f"the rule {name} is disabled already", "There is nothing to do.")
-    record = RuleRecord(name, 0, entry.version, entry.text, DISABLED, DRAIN if drain else DROP)
+    record = RuleRecord(
+        name=name, number=0, version=entry.version, text=entry.text, status=DISABLED, state=DRAIN if drain else DROP
+    )
     return planned(settings, log, book, "disable", [record])
 
 
@@ -97,7 +107,15 @@ def plan_enable(
     if entry.status == status:
         raise Refused("rule-unchanged", f"the rule {name} is {status} already", "There is nothing to do.")
     _checked(settings, book, entry.text)
-    record = RuleRecord(name, 0, entry.version, entry.text, status, DROP, warm_from_ms)
+    record = RuleRecord(
+        name=name,
+        number=0,
+        version=entry.version,
+        text=entry.text,
+        status=status,
+        state=DROP,
+        warm_from_ms=warm_from_ms,
+    )
     return planned(settings, log, book, "enable", [record])
 
 
@@ -111,7 +129,9 @@ def plan_rollback(
     text = _published_text(before, name, to_number)
     rule, _ = _checked(settings, book, text)
     status = entry.status if entry.status in AT_WORK else LIVE
-    record = RuleRecord(name, 0, version_of(rule), text, status, DRAIN if drain else DROP)
+    record = RuleRecord(
+        name=name, number=0, version=version_of(rule), text=text, status=status, state=DRAIN if drain else DROP
+    )
     _unchanged(before, [record])
     return planned(settings, log, book, "rollback", [record])
 
@@ -182,12 +202,33 @@ def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason:
             current = plan.versions.get(name, current)
     if current != version:
         return False
-    record = RuleRecord(name, entry.number + 1, entry.version, entry.text, QUARANTINED)
+    record = RuleRecord(name=name, number=entry.number + 1, version=entry.version, text=entry.text, status=QUARANTINED)
     now_ms, fields = int(time.time() * 1000), fields_of(settings)
-    change = Change(before.change + 1, "quarantine", ITSELF, now_ms, reason, (record,), {}, fields)
+    change = Change(
+        number=before.change + 1,
+        act="quarantine",
+        author=ITSELF,
+        at_ms=now_ms,
+        note=reason,
+        rules=(record,),
+        lists={},
+        fields=fields,
+    )
     changes = [change]
     if not book.change:
-        changes.insert(0, Change(1, "seed", ITSELF, now_ms, "", seeds_of(settings), {}, fields))
+        changes.insert(
+            0,
+            Change(
+                number=1,
+                act="seed",
+                author=ITSELF,
+                at_ms=now_ms,
+                note="",
+                rules=seeds_of(settings),
+                lists={},
+                fields=fields,
+            ),
+        )
     _write(settings, log, changes, "rules.quarantine", {"rules": {name: record.number}})
     return True
 
@@ -248,12 +289,15 @@ def seeded(settings: ServiceFile, book: RuleRegistry) -> RuleRegistry:
     """The rulebook, or what it would be if it began now."""
     if book.change:
         return book
-    return folded([Change(1, "seed", "", 0, "", seeds_of(settings))], settings)
+    return folded([Change(number=1, act="seed", author="", at_ms=0, note="", rules=seeds_of(settings))], settings)
 
 
 def seeds_of(settings: ServiceFile) -> tuple[RuleRecord, ...]:
     """The rules of the folder as number 1 of each."""
-    return tuple(RuleRecord(rule.id, 1, version_of(rule), rule.text) for rule in rules_of(settings).rules)
+    return tuple(
+        RuleRecord(name=rule.id, number=1, version=version_of(rule), text=rule.text)
+        for rule in rules_of(settings).rules
+    )
 
 
 def fields_of(settings: ServiceFile) -> dict[str, Any]:
@@ -297,7 +341,7 @@ def planned(
     lists, before = lists or {}, seeded(settings, book)
     numbers = {entry.name: entry.number for entry in before.entries}
     records = [replace(record, number=numbers.get(record.name, 0) + 1) for record in records]
-    change = Change(before.change + 1, act, "", 0, "", tuple(records), lists)
+    change = Change(number=before.change + 1, act=act, author="", at_ms=0, note="", rules=tuple(records), lists=lists)
     after = folded([*before.changes, change], settings)
     partitions = partitions_of(settings, log.topics(counted_topics(settings)))
     plans = rule_plans(with_book(settings, after), partitions)  # refused where a rule cannot run here
@@ -336,7 +380,13 @@ def _rule_changes(
     entries = {entry.name: entry for entry in before.entries}
     if not records:  # rules whose version changes with a list; they are not published again
         records = [
-            RuleRecord(name, entries[name].number, rule.version, entries[name].text, entries[name].status)
+            RuleRecord(
+                name=name,
+                number=entries[name].number,
+                version=rule.version,
+                text=entries[name].text,
+                status=entries[name].status,
+            )
             for name, (_, rule) in new.items()
             if name in old and old[name][1].version != rule.version
         ]
@@ -368,7 +418,9 @@ def _rule_changes(
                 own = next(each for each in migration.plan.rules if each.id == rule.id and not each.drains)
                 shadow_ms = 0 if own.alerts_from_ms is None else own.alerts_from_ms - ANY_WATERMARK
         is_whole = counts is None or counts.is_whole
-        changes.append(RuleChange(record, diff, state, states, shadow_ms, is_whole))
+        changes.append(
+            RuleChange(rule=record, diff=diff, state=state, states=states, cold_ms=shadow_ms, states_whole=is_whole)
+        )
     return tuple(changes)
 
 

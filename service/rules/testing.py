@@ -89,7 +89,9 @@ def run_files(paths: Sequence[str], schema: Schema | None) -> Iterator[FileResul
             results = tuple(run_tests(one.rule))
         except (CompileError, RuleFailure) as error:
             code = "too-large" if isinstance(error, CompileError) else "rule-failed"
-            findings += (Finding(code, "error", str(error), one.rule.path, one.rule.form.span),)
+            findings += (
+                Finding(id=code, level="error", message=str(error), path=one.rule.path, span=one.rule.form.span),
+            )
         yield FileResult(one.rule.path, one.rule.id, findings, results)
 
 

@@ -38,13 +38,13 @@ STATUS_EVERY_S = 5.0
 
 def config_of(settings: ServiceFile) -> TaskConfig:
     return TaskConfig(
-        settings.state,
-        RocksMemory(),
-        settings.service,
-        settings.delivery,
-        settings.changelog.delete_retention_ms,
-        settings.snapshots.keep,
-        replace(LIVE_BUDGET, step_bytes=settings.tunables.step_bytes),
+        folder=settings.state,
+        memory=RocksMemory(),
+        group=settings.service,
+        delivery=settings.delivery,
+        delete_retention_ms=settings.changelog.delete_retention_ms,
+        snapshot_keep=settings.snapshots.keep,
+        budget=replace(LIVE_BUDGET, step_bytes=settings.tunables.step_bytes),
     )
 
 

@@ -56,7 +56,9 @@ def arrived(service: ShippedService, stage: str, feed: SparkFeed | None = None) 
     with opened(settings) as own:
         log = own if feed is None else fed_log(own, feed)
         plans = service.plans or tuple(plans_of(settings, service.partitions))
-        yield StateLocation(settings, log, plans[0], service.partitions, service.state, plans).at(stage)
+        yield StateLocation(
+            settings=settings, log=log, plan=plans[0], partitions=service.partitions, state=service.state, plans=plans
+        ).at(stage)
 
 
 def refuse_away(settings: ServiceFile, session: OpenSession) -> None:
@@ -113,22 +115,22 @@ def stage(part: JobPart, tick: Ticker, feed: SparkFeed | None = None) -> StagedT
                 records = _fill(site, planned, store, tables, tick)
                 following, position, row = following_of(store), position_of(store), store.get(POSITION)
                 manifest = StagedManifest(
-                    site.settings.service,
-                    planned.stage,
-                    planned.partition,
-                    planned.source,
-                    None if following is None else following.topic,
-                    None if following is None else following.topic_id,
-                    None if following is None else following.partitions,
-                    None if following is None else following.next,
-                    None if following is None else following.time_ms,
-                    planned.moment_ms,
-                    None if row is None else row.decode(),
-                    records,
-                    tables.rows,
-                    digest_of(plan_for(site, planned.partition, position), store),
-                    {} if position is None else FORMATS,
-                    int(time.time() * 1000),
+                    service=site.settings.service,
+                    stage=planned.stage,
+                    partition=planned.partition,
+                    source=planned.source,
+                    topic=None if following is None else following.topic,
+                    topic_id=None if following is None else following.topic_id,
+                    partitions=None if following is None else following.partitions,
+                    offset=None if following is None else following.next,
+                    time_ms=None if following is None else following.time_ms,
+                    moment_ms=planned.moment_ms,
+                    position=None if row is None else row.decode(),
+                    records=records,
+                    rows=tables.rows,
+                    digest=digest_of(plan_for(site, planned.partition, position), store),
+                    formats={} if position is None else FORMATS,
+                    created_ms=int(time.time() * 1000),
                 )
             return finish(folder, place, manifest, tables.files)
         except BaseException:

@@ -152,11 +152,30 @@ def _planned(site: StateLocation, staged: StagedTables, now_ms: int) -> RestoreP
         if position is None or (last is not None and not stands_alike(position, last)):
             raise _unfit(staged.folder, "the service ran since it was folded from the source")
         until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
-        return RestorePlan(partition, now, STAGING, 0, 0, changelog, until=until, stage=site.stage, staged=staged)
+        return RestorePlan(
+            partition=partition,
+            now=now,
+            source=STAGING,
+            start=0,
+            end=0,
+            changelog=changelog,
+            until=until,
+            stage=site.stage,
+            staged=staged,
+        )
     start = next_step(following, changelog, now_ms)
     if start is None:
         raise _unfit(staged.folder, "it is too old: deletes may be missing from what came after it")
-    return RestorePlan(partition, now, STAGING, start, changelog.bounds.end, changelog, stage=site.stage, staged=staged)
+    return RestorePlan(
+        partition=partition,
+        now=now,
+        source=STAGING,
+        start=start,
+        end=changelog.bounds.end,
+        changelog=changelog,
+        stage=site.stage,
+        staged=staged,
+    )
 
 
 def _unfit(folder: Path, reason: str) -> Refused:

@@ -82,7 +82,7 @@ _HEADING, *_ROWS = (line.split() for line in _MATRIX.strip().splitlines())
 _CELLS = {(who, TopicRole[role]): cell for role, *cells in _ROWS for who, cell in zip(_HEADING, cells, strict=True)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AclEntry:
     """What one principal may do with one resource."""
 
@@ -119,29 +119,38 @@ def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[PlannedTopic]
         if settings.topics == "create" and cell.endswith("+"):
             wanted = (*wanted, "CREATE")
         if wanted:
-            yield AclEntry(who, "topic", spec.name, wanted)
+            yield AclEntry(who=who, resource="topic", name=spec.name, operations=wanted)
 
 
 def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
     """Groups and transactions; and the topics that only traffic has."""
     group, redrives, traffics = settings.service, redrive_group(settings.service), traffic_topic(settings.service)
     if who in (SERVICE, OPERATORS):
-        yield AclEntry(who, "group", group, ("READ",))
+        yield AclEntry(who=who, resource="group", name=group, operations=("READ",))
         if settings.delivery is Delivery.EXACTLY_ONCE:
             # One id per container, named by the container's number.
-            yield AclEntry(who, "transactional-id", f"{group}-", ("WRITE",), "prefixed")
+            yield AclEntry(
+                who=who, resource="transactional-id", name=f"{group}-", operations=("WRITE",), pattern="prefixed"
+            )
     if who == HTTP:
-        yield AclEntry(who, "group", group, ("DESCRIBE",))
-        yield from (AclEntry(who, "group", sink_group(group, name), ("READ",)) for name in settings.sinks)
+        yield AclEntry(who=who, resource="group", name=group, operations=("DESCRIBE",))
+        yield from (
+            AclEntry(who=who, resource="group", name=sink_group(group, name), operations=("READ",))
+            for name in settings.sinks
+        )
     if who in (HTTP, OPERATORS):
-        yield AclEntry(who, "group", redrives, ("READ",))
+        yield AclEntry(who=who, resource="group", name=redrives, operations=("READ",))
     if who == HTTP or (who == OPERATORS and settings.delivery is not Delivery.EXACTLY_ONCE):
-        yield AclEntry(who, "transactional-id", f"{redrives}-", ("WRITE",), "prefixed")
+        yield AclEntry(
+            who=who, resource="transactional-id", name=f"{redrives}-", operations=("WRITE",), pattern="prefixed"
+        )
     if who == TRAFFIC:
-        yield AclEntry(who, "topic", traffics, (*BOTH, "CREATE"))
-        yield AclEntry(who, "topic", traffic_labels_topic(group), (*WRITE, "CREATE"))
-        yield AclEntry(who, "group", traffics, ("READ",))
-        yield AclEntry(who, "transactional-id", f"{traffics}-", ("WRITE",), "prefixed")
+        yield AclEntry(who=who, resource="topic", name=traffics, operations=(*BOTH, "CREATE"))
+        yield AclEntry(who=who, resource="topic", name=traffic_labels_topic(group), operations=(*WRITE, "CREATE"))
+        yield AclEntry(who=who, resource="group", name=traffics, operations=("READ",))
+        yield AclEntry(
+            who=who, resource="transactional-id", name=f"{traffics}-", operations=("WRITE",), pattern="prefixed"
+        )
 
 
 def as_json(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:

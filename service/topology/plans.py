@@ -54,11 +54,11 @@ def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
     """The plans of the stages that run rules; the main one also forwards what tasks read. Loads no user code."""
     main, *others = stages_of(rules_of(settings, partitions).rules, settings.streams, partitions)
     topics = OutputTopics(
-        settings.alerts.topic,
-        settings.late.topic,
-        settings.dead_letters.topic,
-        settings.changelog.topic,
-        settings.journal.topic,
+        alerts=settings.alerts.topic,
+        late=settings.late.topic,
+        dead_letters=settings.dead_letters.topic,
+        changelog=settings.changelog.topic,
+        journal=settings.journal.topic,
     )
     inputs = tuple(input_of(name, stream, partitions) for name, stream in settings.streams.items())
     plan = _rule_plan(settings, main.rules, inputs, topics)
@@ -76,11 +76,20 @@ def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
         longest_ms = max(map(lasting_ms, stage.rules))
         for stream, path in stage.fields.items():
             topic = topic_of(settings.service, stream, stage.name)
-            forwards.append(Forward(stage.name, stream, path, topic, partitions, longest_ms))
+            forwards.append(
+                Forward(
+                    stage=stage.name,
+                    stream=stream,
+                    field=path,
+                    topic=topic,
+                    partitions=partitions,
+                    lasting_ms=longest_ms,
+                )
+            )
     published = book_of(settings)
     # The main stage tells of the rules that were taken out, wherever they were at work.
     quarantined = [
-        PublishedRule(each.name, each.version, each.text, number=each.number, quarantined=each.note)
+        PublishedRule(id=each.name, version=each.version, text=each.text, number=each.number, quarantined=each.note)
         for each in (() if published is None else published.quarantined)
     ]
     direct = [task for task in settings.tasks.values() if not _is_forwarded(settings, task, partitions)]
@@ -117,7 +126,7 @@ def _rule_plan(
             for name, items in lists.items()
             if name in rule.lists
         }
-        text = PublishedRule(rule.id, compiled.version, rule.text, own_params, own_lists)
+        text = PublishedRule(id=rule.id, version=compiled.version, text=rule.text, params=own_params, lists=own_lists)
         entry = None if published is None else published.entry(rule.id)
         texts.append(text if entry is None else replace(text, number=entry.number, shadow=entry.status == SHADOW))
     storm = {}
@@ -155,15 +164,15 @@ def input_of(name: str, stream: Stream, partitions: int = 1) -> InputSpec:
         types = frozenset({name})
         kinds = {} if stream.fields is None else dict(Schema.of({name: stream.fields}).types[name])
     return InputSpec(
-        name,
-        stream.topic,
-        stream.key,
-        stream.time,
-        stream.type,
-        stream.slack_ms,
-        stream.idle_ms,
-        stream.max_future_skew_ms,
-        kinds,
+        stream=name,
+        topic=stream.topic,
+        key=stream.key,
+        time_field=stream.time,
+        type_field=stream.type,
+        slack_ms=stream.slack_ms,
+        idle_ms=stream.idle_ms,
+        max_future_skew_ms=stream.max_future_skew_ms,
+        kinds=kinds,
         decoder=decoding_of(stream),
         placed_in=partitions if partitions > 1 and stream.repartition is None else 0,
         types=types,
@@ -201,7 +210,13 @@ def task_forwards(settings: ServiceFile, partitions: int) -> list[Forward]:
     wanted = {stream for task in tasks for stream in task.streams}
     return [
         Forward(
-            FOR_TASKS, name, stream.key, topic_of(settings.service, name, FOR_TASKS), partitions, HOLDS_MS, endless=True
+            stage=FOR_TASKS,
+            stream=name,
+            field=stream.key,
+            topic=topic_of(settings.service, name, FOR_TASKS),
+            partitions=partitions,
+            lasting_ms=HOLDS_MS,
+            endless=True,
         )
         for name, stream in settings.streams.items()
         if name in wanted
@@ -211,23 +226,23 @@ def task_forwards(settings: ServiceFile, partitions: int) -> list[Forward]:
 def spec_of(settings: ServiceFile, name: str, partitions: int | None = None) -> TaskSpec:
     """A task as its objects are made; its class is loaded here."""
     task, topics = settings.tasks[name], emit_topics(settings)[name]
-    emits = {to: Emit(topic) for to, topic in topics.items()}
+    emits = {to: Emit(topic=topic) for to, topic in topics.items()}
     for to in task.emits:
         if to not in topics:
             stream = settings.streams[to]
             encode = None if stream.format == "json" else AvroEmit(stream).encode
-            emits[to] = Emit(stream.topic, stream.key, stream.time, encode, partitions)
+            emits[to] = Emit(topic=stream.topic, key=stream.key, time=stream.time, encode=encode, among=partitions)
     stores = {store: StoreSpec(each.ttl_ms) for store, each in task.stores.items()}
     ttls = sorted((store, each.ttl_ms) for store, each in stores.items())
     return TaskSpec(
-        name,
-        load_class(task.source, settings.folder),
-        task.source,
-        version_of(task.source, settings.folder, ttls, task.window_ms, sorted(task.params.items(), key=repr)),
-        emits,
-        stores,
-        task.window_ms,
-        task.params,
+        name=name,
+        make=load_class(task.source, settings.folder),
+        source=task.source,
+        version=version_of(task.source, settings.folder, ttls, task.window_ms, sorted(task.params.items(), key=repr)),
+        emits=emits,
+        stores=stores,
+        window_ms=task.window_ms,
+        params=task.params,
     )
 
 

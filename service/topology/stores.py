@@ -31,7 +31,7 @@ ROWS_END = bytes([ROW[0] + 1])
 MAIN_NAME = "main"  # as people name the stage that has no name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StateLocation:
     """One stage of a service, its log, and where its stores lie. `plans` are those of all stages."""
 
@@ -112,7 +112,9 @@ def site_of(settings: ServiceFile, log: Log, state: Path | None = None) -> State
     settings = with_rulebook(settings, log)
     partitions = partitions_of(settings, log.topics(counted_topics(settings)))
     plans = tuple(plans_of(settings, partitions))
-    return StateLocation(settings, log, plans[0], partitions, state or settings.state, plans)
+    return StateLocation(
+        settings=settings, log=log, plan=plans[0], partitions=partitions, state=state or settings.state, plans=plans
+    )
 
 
 def is_store(folder: Path) -> bool:

@@ -105,7 +105,7 @@ CHECKED = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedTopic(TopicSpec):
     """A topic and what the service needs it for."""
 
@@ -143,7 +143,7 @@ def plan(
     def planned(name: str, role: TopicRole, policy: str, **given: int) -> PlannedTopic:
         own = {key.replace("_", "."): str(value) for key, value in given.items()}
         own = {"cleanup.policy": policy, **own, **_replicated(settings)}
-        return PlannedTopic(name, partitions, own, settings.replication, role)
+        return PlannedTopic(name=name, partitions=partitions, settings=own, replication=settings.replication, role=role)
 
     def kept(name: str, role: TopicRole, retention_ms: int, **given: int) -> PlannedTopic:
         return planned(name, role, "delete", retention_ms=retention_ms, **given)
@@ -204,7 +204,12 @@ def single_topics(settings: ServiceFile) -> list[PlannedTopic]:
     }
     found = [(role, of(settings.service, settings.replication)) for role, of in made.items()]
     more = _replicated(settings)
-    return [PlannedTopic(own.name, 1, {**own.settings, **more}, own.replication, role) for role, own in found]
+    return [
+        PlannedTopic(
+            name=own.name, partitions=1, settings={**own.settings, **more}, replication=own.replication, role=role
+        )
+        for role, own in found
+    ]
 
 
 def _replicated(settings: ServiceFile) -> Mapping[str, str]:
@@ -376,7 +381,7 @@ GROWN_FIX = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GrownInput:
     """`unread` are the records in partitions that the service does not read."""
 
@@ -408,5 +413,7 @@ def grown_inputs(settings: ServiceFile, log: Log) -> list[GrownInput]:
         if topic is not None and topic.partitions > read:
             beyond = [TopicPartition(topic.name, number) for number in range(read, topic.partitions)]
             unread = sum(end - begin for begin, end in log.bounds(beyond).values())
-            found.append(GrownInput(name, topic.name, read, topic.partitions, unread))
+            found.append(
+                GrownInput(stream=name, topic=topic.name, read=read, partitions=topic.partitions, unread=unread)
+            )
     return found

@@ -222,20 +222,20 @@ class _Build:
         rows = sum(pq.read_metadata(path).num_rows for path in part.rglob("*.parquet"))
         origins = lineage_of(frame, self.used)
         manifest = ViewManifest(
-            view.name,
-            version,
-            view.digest,
-            int(time.time() * 1000),
-            kind,
-            rows,
-            self.offsets,
-            self.builder.rules,
-            {field.name: field.dataType.simpleString() for field in frame.schema.fields},
-            view.partitioning,
-            base,
-            written,
-            view.title,
-            {name: {"reads": sorted(each.reads), "plain": each.plain} for name, each in origins.items()},
+            view=view.name,
+            version=version,
+            digest=view.digest,
+            made_ms=int(time.time() * 1000),
+            kind=kind,
+            rows=rows,
+            sources=self.offsets,
+            rules=self.builder.rules,
+            columns={field.name: field.dataType.simpleString() for field in frame.schema.fields},
+            partitioning=view.partitioning,
+            base=base,
+            written=written,
+            title=view.title,
+            lineage={name: {"reads": sorted(each.reads), "plain": each.plain} for name, each in origins.items()},
         )
         self.store.publish(manifest, self.builder.settings.views.keep)
         return self._result(manifest)

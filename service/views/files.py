@@ -32,7 +32,7 @@ KEYS = ("view", "title", "sql", "key", "partitioning", "refresh", "partition_of"
 REFRESHES = ("full", "incremental")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
     """A view as its file says it."""
 
@@ -157,7 +157,17 @@ class _ViewReader:
         node = self.entries["sql"][1]
         assert isinstance(node, Text)
         title = self._text("title", name) or name
-        return View(name, title, sql, keys, partitioning, refresh, partition_of, self.path, node.fragment)
+        return View(
+            name=name,
+            title=title,
+            sql=sql,
+            key=keys,
+            partitioning=partitioning,
+            refresh=refresh,
+            partition_of=partition_of,
+            path=self.path,
+            fragment=node.fragment,
+        )
 
     def _text(self, name: str, default: str | None = None) -> str | None:
         if name not in self.entries:
@@ -195,7 +205,13 @@ class _ViewReader:
 
 def bad_sql(view: View, code: str, message: str, start: int, stop: int, hint: str) -> BadView:
     """An error at a place of the view's SQL, shown in its file. The code is `view-sql` or `view-source`."""
-    finding = Finding(code, "error", message, str(view.path), view.fragment.locate(start, max(start + 1, stop)))
+    finding = Finding(
+        id=code,
+        level="error",
+        message=message,
+        path=str(view.path),
+        span=view.fragment.locate(start, max(start + 1, stop)),
+    )
     shown = render(finding, _text_of(view.path))
     what = f"the view {view.name} cannot be made"
     return BadView("view-source" if code == "view-source" else "view-sql", what, hint, shown)

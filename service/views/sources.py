@@ -96,7 +96,7 @@ class Sources(dict[str, ViewSource]):
         parts: list[FrameRange] = []
         for at, (start, end) in offsets.items():
             topic, _, partition = at.rpartition("/")
-            part = FrameRange(topic, int(partition), start, end, stages.get(at, ""))
+            part = FrameRange(topic=topic, partition=int(partition), start=start, end=end, stage=stages.get(at, ""))
             parts += [part] if is_state else part.split()
         pinned: Frame = replace(frame, parts=tuple(parts))
         brought = None
@@ -106,7 +106,14 @@ class Sources(dict[str, ViewSource]):
             settle(self._log, ranges, stalled)  # type: ignore[arg-type]  # it is Kafka's
             brought = ConnectorRanges(kafka, ranges, not is_state, frame.reads_headers)
         added = {} if source.time is None else {"day": f"to_date({source.time})"}
-        return SqlTable(name, pinned, max(-(-offsets_in(offsets) // SPLIT), 1), added, only, brought)
+        return SqlTable(
+            name=name,
+            frame=pinned,
+            tasks=max(-(-offsets_in(offsets) // SPLIT), 1),
+            added=added,
+            only=only,
+            kafka=brought,
+        )
 
 
 def bounds_of(frame: Any) -> dict[str, tuple[int, int]]:

@@ -33,7 +33,7 @@ CATALOG = "catalog.parquet"
 
 
 @stored("view version digest made_ms kind rows sources rules columns partitioning base written title lineage")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ViewManifest:
     """What a version stands for. `sources` have, by `topic/partition`, the first offset and the one after the last."""
 

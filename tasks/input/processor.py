@@ -138,21 +138,23 @@ class Processor(ABC):
         packed = pack_position(position)
         results, rows, index = self._results(position, packed)
         rows = [*more, *rows, (POSITION, packed)]
-        appends = [Append(topics.changelog, rows, partition), *results]
+        appends = [Append(topic=topics.changelog, records=rows, partition=partition), *results]
         if self.source.entries:
             name = str(partition).encode()
             entries: list[Pair] = [(name, pack_entry(each)) for each in self.source.entries]
-            appends.append(Append(topics.journal, entries, partition))
+            appends.append(Append(topic=topics.journal, records=entries, partition=partition))
         for topic, letters in ((topics.dead_letters, self._dead), (topics.late, self._late)):
             if letters.pairs:
-                appends.append(Append(topic, letters.pairs, None, letters.headers))
+                appends.append(Append(topic=topic, records=letters.pairs, partition=None, headers=letters.headers))
         appends += forwarded
         offsets = {TopicPartition(each.topic, partition): each.next for each in position.inputs.values()}
         since.commits, since.rows = 1, len(rows)
         since.forwarded = sum(len(each.records) for each in forwarded if each.partition is None)
         self._since, self._dead, self._late = Counts(), LetterBuffer(), LetterBuffer()
         self.alerts, self.source.entries, self.found_bytes, self.dirty = [], [], 0, False
-        return Outcome(appends, offsets, [*rows, *index], since, sent_bytes)
+        return Outcome(
+            appends=appends, offsets=offsets, changes=[*rows, *index], counts=since, forwarded_bytes=sent_bytes
+        )
 
     @abstractmethod
     def committed(self, outcome: Outcome) -> None:

@@ -43,7 +43,7 @@ class State(NamedTuple):
 UNTOLD = State(NO_TIME, False)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RepartitionOutput:
     """One forward: what goes out with the next commit, and what was told last, which a restart remembers."""
 
@@ -75,7 +75,7 @@ class RepartitionSink:
         self.outlets: list[RepartitionOutput] = []
         self.by_stream: dict[str, list[RepartitionOutput]] = {}
         for forward in forwards:
-            outlet = RepartitionOutput(forward)
+            outlet = RepartitionOutput(forward=forward)
             if (stored := told.get(forward.topic)) is not None:
                 outlet.told = State(NO_TIME if stored.largest is None else stored.largest, stored.silent)
                 outlet.since, outlet.news = stored.since, outlet.told
@@ -168,7 +168,9 @@ class RepartitionSink:
     def appends(self) -> list[Append]:
         """All since the last commit: events, then marks."""
         events = [
-            Append(each.forward.topic, each.pairs, among=each.forward.partitions) for each in self.outlets if each.pairs
+            Append(topic=each.forward.topic, records=each.pairs, among=each.forward.partitions)
+            for each in self.outlets
+            if each.pairs
         ]
         marks: list[Append] = []
         self.bytes = 0
@@ -181,6 +183,9 @@ class RepartitionSink:
                 assert outlet.since is not None, forward
                 mark = WatermarkMarker(self.partition, self.source.sources[forward.stream].next, *news, outlet.since)
                 value = pack_mark(mark)
-                marks += [Append(forward.topic, [(None, value)], each) for each in range(forward.partitions)]
+                marks += [
+                    Append(topic=forward.topic, records=[(None, value)], partition=each)
+                    for each in range(forward.partitions)
+                ]
             outlet.news = outlet.told
         return events + marks

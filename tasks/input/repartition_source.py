@@ -166,11 +166,11 @@ class RepartitionSource(StreamSource):
             late = [
                 LateEvent(int(taken.rows[at]), int(ms)) for at, ms in zip(taken.late, taken.late_by_ms, strict=True)
             ]
-            fed = together(fed, DecodedBatch(self._release(), taken.dead, late, taken.rows))
+            fed = together(fed, DecodedBatch(ordered=self._release(), dead=taken.dead, late=late, rows=taken.rows))
         source.next = records.next
         if len(records):
             source.taken_ms = int(records.times[-1])
-        return fed or DecodedBatch(self._release(), [], [])
+        return fed or DecodedBatch(ordered=self._release(), dead=[], late=[])
 
     def pieces(self, records: Records) -> Iterator[tuple[Records, bool]]:
         """A new piece begins where a source partition forwards since another offset: the stage was away meanwhile."""
@@ -447,5 +447,8 @@ def together(one: DecodedBatch | None, other: DecodedBatch) -> DecodedBatch:
     released.append(other.ordered.released, np.arange(len(other.ordered.released), dtype=np.int64))
     ordered = other.ordered._replace(released=released)
     return DecodedBatch(
-        ordered, [*one.dead, *other.dead], [*one.late, *other.late], np.concatenate((one.rows, other.rows))
+        ordered=ordered,
+        dead=[*one.dead, *other.dead],
+        late=[*one.late, *other.late],
+        rows=np.concatenate((one.rows, other.rows)),
     )

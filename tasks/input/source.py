@@ -57,7 +57,7 @@ class LateEvent:
     late_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedBatch:
     """What became of records. `rows` are of events, late ones too; `texts` are their values in `StreamSource.texts`."""
 
@@ -76,7 +76,7 @@ class ReplayCheckpoint(NamedTuple):
     raised: bool
 
 
-@dataclass
+@dataclass(kw_only=True)
 class InputPartition:
     """One input of the task, as it stands. `marks` are kept while events from there on wait."""
 
@@ -113,7 +113,7 @@ class StreamSource:
         self.sources = {spec.stream: _source(number, spec, self.fields) for number, spec in read}
         self.by_topic = {spec.topic: self.sources[spec.stream] for _, spec in read}
         places = [place for number, spec in read for place in self._places(number, spec)]
-        self.buffer = Buffer(len(self.fields), [spec.slack_ms for spec in inputs], places)
+        self.buffer = Buffer(columns=len(self.fields), slack_ms=[spec.slack_ms for spec in inputs], partitions=places)
         self.texts: dict[str, tuple[int, ...]] = {}  # by stream: columns whose texts are wanted with every event
         self.entries: list[JournalEntry] = []  # since the last commit
         self.journaled = 0  # entries ever
@@ -241,7 +241,7 @@ class StreamSource:
         source.next = records.next
         if len(records.times):
             source.taken_ms = int(records.times[-1])
-        return DecodedBatch(ordered, dead, late, kept, texts)
+        return DecodedBatch(ordered=ordered, dead=dead, late=late, rows=kept, texts=texts)
 
     def replay(self) -> None:
         """From here on the journal says which schemas nobody knew, whatever is known today."""
@@ -429,7 +429,11 @@ class StreamSource:
 
     def _note(self, kind: str, **facts: object) -> None:
         self.journaled += 1
-        self.entries.append(JournalEntry(kind, self.journaled, self.nexts(), known_time(self.watermark), facts))
+        self.entries.append(
+            JournalEntry(
+                kind=kind, number=self.journaled, inputs=self.nexts(), watermark=known_time(self.watermark), facts=facts
+            )
+        )
 
     def ahead(self, now_ms: int) -> set[TopicPartition]:
         """Inputs that are ahead of the task's event time: reading them on would only fill memory. Of idle inputs that
@@ -476,7 +480,7 @@ def numbered(position: Position | None, inputs: Sequence[InputSpec]) -> tuple[In
     specs = {spec.stream: spec for spec in inputs}
     if all(spec.is_forwarded for spec in inputs):
         gone = [stream for stream in position.streams if stream not in specs]
-        specs |= {stream: InputSpec(stream, "", "", retired=True) for stream in gone}
+        specs |= {stream: InputSpec(stream=stream, topic="", key="", retired=True) for stream in gone}
     for stream in position.streams:
         if stream not in specs:
             raise Refused(
@@ -494,7 +498,7 @@ def _source(number: int, spec: InputSpec, fields: tuple[str, ...]) -> InputParti
         tags = ALLOWED.get(spec.kinds.get(path, "any"))
         if tags:
             checks.append((column, path, np.array([tag == NIL or tag in tags for tag in range(6)])))
-    return InputPartition(number, spec, decoder, checks, fields.index(spec.key))
+    return InputPartition(number=number, spec=spec, decoder=decoder, checks=checks, key_column=fields.index(spec.key))
 
 
 def wrong_types(source: InputPartition, batch: Batch) -> dict[int, tuple[str, str]]:

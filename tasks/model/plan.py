@@ -18,7 +18,7 @@ Decoding: TypeAlias = Callable[[Sequence[str], str, str | None, str], Decoder]
 MAIN = ""  # the stage that reads the streams as they are keyed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InputSpec:
     """One input stream. `kinds` are the types of its fields, as in samovar.patterns.semantics.schema; `decoder` makes
     what reads its format.
@@ -55,7 +55,7 @@ class InputSpec:
         return self.source_topic or self.topic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Forward:
     """A stream's events on their way to a stage that is keyed otherwise, through a repartition topic.
 
@@ -72,7 +72,7 @@ class Forward:
     endless: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OutputTopics:
     """Where a service writes."""
 
@@ -84,7 +84,7 @@ class OutputTopics:
 
 
 @stored("id version text params lists number shadow alerts_from_ms began_by_ms drains_until_ms quarantined")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PublishedRule:
     """A rule as it was loaded, for the journal: a replay compiles it again.
 
@@ -138,7 +138,7 @@ class RulesetChange:
     draining: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Emit:
     """Where emitted records go. `key` and `time` are the fields of a stream of the same service, which reads them, and
     `encode` makes its bytes of JSON where it is in another format; ValueError: no value of the stream's schema.
@@ -158,7 +158,7 @@ class StoreSpec:
     ttl_ms: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskSpec:
     """One task: how its objects are made, and what they may use. One that is `alone` has no main stage before it."""
 

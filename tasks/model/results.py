@@ -49,7 +49,7 @@ class LetterBuffer:
         self.headers.append(headers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What one commit writes: to the log in a transaction, and then to the store."""
 

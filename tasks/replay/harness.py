@@ -44,7 +44,7 @@ class WrittenRecord:
     headers: Headers = ()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TaskTestHarness:
     """The source of truth for the input, for what is committed, and for the clock."""
 

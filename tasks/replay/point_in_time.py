@@ -83,7 +83,9 @@ class PointInTimeRebuild(SourceReplay):
     def _advance(self, facts: Mapping[str, Any]) -> None:
         """Let event time pass up to the moment."""
         source = self.processor.source
-        entry = JournalEntry("advance", source.journaled, source.nexts(), source.watermark, facts)
+        entry = JournalEntry(
+            kind="advance", number=source.journaled, inputs=source.nexts(), watermark=source.watermark, facts=facts
+        )
         self.processor.apply(entry)
         self.released.append(entry)
 

@@ -233,7 +233,9 @@ class SourceReplay:
         specs = numbered(position, self.plan.inputs)
         if self.plan.book is not None:  # as the task did it: before the rules that come after the change begin
             warm = entry.facts.get("warm", {"rules": (), "from": {}})
-            change = RuleMigration(self.plan, entry.facts.get("moves", {}), tuple(warm["rules"]), warm["from"])
+            change = RuleMigration(
+                plan=self.plan, moves=entry.facts.get("moves", {}), warm=tuple(warm["rules"]), warm_from=warm["from"]
+            )
             assert isinstance(self.processor, RuleProcessor), self.processor
             folded = warm_rows(self.log, change, self.partition, self.processor, specs)
             rows = [*switch_rows(self.store, change.plan, change.moves), *folded]

@@ -192,7 +192,7 @@ class ChangelogRepair:
             parts[0] = [(POSITION, None), *parts[0]]
         last: Mapping[TopicPartition, int] = {}
         for part in parts:
-            last = self.write([Append(at.topic, part, at.partition)], offsets)
+            last = self.write([Append(topic=at.topic, records=part, partition=at.partition)], offsets)
         return last[at] + 1
 
     def parts_of(self, rows: Sequence[Change]) -> list[list[Change]]:

@@ -51,7 +51,7 @@ def fold_back(
     # That it was set back, and how event time came up to the moment there.
     last, nexts = replay.journal[-1].number, replay.processor.source.nexts()
     all_facts = {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts}
-    told = [JournalEntry(REWIND, last + 1, nexts, None, all_facts)]
+    told = [JournalEntry(kind=REWIND, number=last + 1, inputs=nexts, watermark=None, facts=all_facts)]
     told += [replace(entry, number=last + 2 + place, inputs=nexts) for place, entry in enumerate(replay.released)]
     position = replace(replay.processor.position(), journal=told[-1].number)
     store.put(POSITION, pack_position(position))
@@ -81,8 +81,14 @@ def write_back(
         half = None if was is None else pack_position(replace(was, rewinding=True))
         parts[0] = [(POSITION, half), *parts[0]]
     for part in parts[:-1]:
-        repair.write([Append(at.topic, part, partition)], before)
+        repair.write([Append(topic=at.topic, records=part, partition=partition)], before)
     ended = [*parts[-1], (POSITION, pack_position(rewound.position))]
     told = [(str(partition).encode(), pack_entry(entry)) for entry in rewound.entries]
-    last = repair.write([Append(at.topic, ended, partition), Append(topics.journal, told, partition)], after)
+    last = repair.write(
+        [
+            Append(topic=at.topic, records=ended, partition=partition),
+            Append(topic=topics.journal, records=told, partition=partition),
+        ],
+        after,
+    )
     return last[at] + 1

@@ -33,7 +33,7 @@ from samovar.tasks.rules.rate_limiter import limits_facts, limits_in, limits_of,
 FORMAT = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RuleMigration:
     """One change. `moves` are stores that go on under another name, `warm` rules whose history is folded."""
 
@@ -113,7 +113,7 @@ def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigratio
         if old.quarantined is None and name in wanted.book.draining and watermark is not None:
             draining |= _drained(standing, old, watermark)
     plan = with_rules(wanted, [*rules, *draining.values()])
-    return RuleMigration(plan, moves, tuple(warm))
+    return RuleMigration(plan=plan, moves=moves, warm=tuple(warm))
 
 
 def quarantine(standing: Plan, failure: RuleFailure) -> RuleMigration | None:
@@ -127,7 +127,7 @@ def quarantine(standing: Plan, failure: RuleFailure) -> RuleMigration | None:
     if tuple(rules) == standing.rules:
         return None
     facts = {"rule": failure.rule, "version": failure.version, "key": list(failure.key), "reason": failure.reason}
-    return RuleMigration(with_rules(standing, rules), {}, quarantine=facts)
+    return RuleMigration(plan=with_rules(standing, rules), moves={}, quarantine=facts)
 
 
 def _has_drained(rule: PublishedRule, watermark: int | None) -> bool:

@@ -82,7 +82,7 @@ class RuleProcessor(Processor):
         return rules_facts(self.plan)
 
     def _results(self, position: Position, packed: bytes) -> tuple[list[Append], list[Change], list[Change]]:  # noqa: ARG002
-        alerts = [Append(self.plan.topics.alerts, self.alerts)] if self.alerts else []
+        alerts = [Append(topic=self.plan.topics.alerts, records=self.alerts)] if self.alerts else []
         rows, index = self.state_cache.changes(self.source.buffer.floor)
         if self._dedup in self.filters:
             rows = [*rows, *self._dedup.changes(position)]

@@ -36,7 +36,7 @@ STORM_END = bytes([STORM[0] + 1])
 
 
 @stored("window_ms last_ms earlier all since_ms kept_back quiet")
-@dataclass
+@dataclass(kw_only=True)
 class AlertWindow:
     """The alerts of one rule, `earlier` those before `last_ms` in the window; a storm stands since `since_ms`."""
 
@@ -81,7 +81,7 @@ class AlertRateLimiter:
             return [alert]
         most, per_ms = limit
         window_ms = at - at % per_ms
-        count = self.counts.setdefault(rule, AlertWindow(window_ms, at))
+        count = self.counts.setdefault(rule, AlertWindow(window_ms=window_ms, last_ms=at))
         if window_ms < count.window_ms:
             return [alert]
         self._changed.add(rule)

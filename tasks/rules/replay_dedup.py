@@ -26,7 +26,7 @@ SKIP_END = bytes([SKIP[0] + 1])
 FORMAT = 1
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ReplayDedupFilter:
     """What is left to be skipped. The source of truth between two commits."""
 
@@ -41,7 +41,8 @@ class ReplayDedupFilter:
         rows = dict(store.range(SKIP, SKIP_END))
         raw = json.loads(rows.pop(SKIP, b"{}"))
         topics = frozenset(raw.get("topics", ()))
-        return cls({row[1:] for row in rows}, raw.get("inputs", {}), raw.get("watermark"), topics)
+        ids = {row[1:] for row in rows}
+        return cls(ids=ids, inputs=raw.get("inputs", {}), watermark=raw.get("watermark"), topics=topics)
 
     @property
     def is_idle(self) -> bool:

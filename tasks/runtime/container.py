@@ -62,7 +62,7 @@ class RuleSource:
         """Tell all tasks that a rule was taken out; never waits."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunStatus:
     """How a container is doing, for people and machines. A partition runs when its tasks of all stages do."""
 
@@ -554,7 +554,14 @@ class Container:
         watermarks = {
             task.partition: task.processor.source.watermark for task in self._running() if task.plan.stage == MAIN
         }
-        return RunStatus(self.slot, running, restoring, counts, self.caught_up(), watermarks)
+        return RunStatus(
+            slot=self.slot,
+            running=running,
+            restoring=restoring,
+            counts=counts,
+            caught_up=self.caught_up(),
+            watermarks=watermarks,
+        )
 
     # ------------------------------------------------------------ the end
 

@@ -30,7 +30,7 @@ WALK_EVERY_S = 5.0
 WALK_SHARE = 0.01  # of the time, at most, to count what only a walk over all states can tell
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MetricsSnapshot:
     """A container at one moment."""
 
@@ -97,24 +97,24 @@ class MetricsSampler:
         self._records = {restore: restore.records for restore in begun}
         changes = {(task.plan.stage, task.partition): task.processor.plan.book for task in running}
         return MetricsSnapshot(
-            container.slot,
-            self._clock.wall_ms(),
-            tuple(self._report(task, now_s) for task in tasks),
-            {
+            slot=container.slot,
+            time_ms=self._clock.wall_ms(),
+            tasks=tuple(self._report(task, now_s) for task in tasks),
+            taken_ms={
                 TopicPartition(each.spec.topic, task.partition): each.taken_ms
                 for task in running
                 for each in task.processor.source.sources.values()
                 if each.taken_ms is not None
             },
-            status.counts,
-            status.caught_up,
-            self._rules.looks(self._live_partials),
-            self._memory_bytes,
-            self._restored,
-            at_work(running),
-            {place: book.change for place, book in changes.items() if book is not None and book.change},
-            container.rule_source.trouble,
-            container.watch.unread,
+            counts=status.counts,
+            caught_up=status.caught_up,
+            rules=self._rules.looks(self._live_partials),
+            memory_bytes=self._memory_bytes,
+            restored=self._restored,
+            at_work=at_work(running),
+            changes={place: book.change for place, book in changes.items() if book is not None and book.change},
+            rules_refused=container.rule_source.trouble,
+            unread=container.watch.unread,
         )
 
     def _report(self, task: StreamTask, now_s: float) -> TaskReport:
@@ -136,7 +136,7 @@ class MetricsSampler:
             known_time(source.watermark),
             source.blocked_by(),
             tuple(
-                InputReport(each.spec.stream, each.spec.topic, task.partition, each.next)
+                InputReport(stream=each.spec.stream, topic=each.spec.topic, partition=task.partition, next=each.next)
                 for each in source.sources.values()
             ),
             state_bytes=task.store.size_bytes(),

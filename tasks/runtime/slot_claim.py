@@ -52,7 +52,14 @@ class SlotClaim:
         end = self._wait_for_others()
         if end is None:
             return
-        claim = MemberMetadata(self._slot, self.host, self.pid, self.since_ms, __version__, self._clock.wall_ms())
+        claim = MemberMetadata(
+            slot=self._slot,
+            host=self.host,
+            pid=self.pid,
+            since_ms=self.since_ms,
+            version=__version__,
+            time_ms=self._clock.wall_ms(),
+        )
         heartbeat.tell(self._log, self._service, claim)
         for each in heartbeats(self._log, self._service, self._slot, end)[0]:
             if each is not None and (each.host, each.pid) == (self.host, self.pid):

@@ -80,7 +80,7 @@ _TRANSITIONS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskConfig:
     """How a task keeps its state. Without `has_threads` the container's thread restores and takes snapshots."""
 

@@ -19,7 +19,7 @@ from samovar.tasks.user.timers import OWN, TIMER, time_of
 assert ROWS == USER, "a row of the stack is a record of the changelog"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserRow:
     """A row of a named store. `expires` is the event time from which on it is gone, None: never."""
 
@@ -44,7 +44,13 @@ def user_row(row: bytes, packed: bytes) -> UserRow:
     """A row of the base, readably."""
     size = row[1]
     expires, value = unwrapped(packed)
-    return UserRow(row[2 : 2 + size].decode(), row[2 + size :].decode(), unpack(value), expires, len(row) + len(packed))
+    return UserRow(
+        store=row[2 : 2 + size].decode(),
+        key=row[2 + size :].decode(),
+        value=unpack(value),
+        expires=expires,
+        size=len(row) + len(packed),
+    )
 
 
 def timers_of(store: Readable) -> dict[str, int]:

@@ -97,7 +97,7 @@ class UserTaskProcessor(Processor):
         since.failed, since.skipped = len(done.failures), done.skipped
         since.dead += since.failed
         among = {emit.topic: emit.among for emit in self.spec.emits.values()}
-        emitted = [Append(topic, pairs, among=among.get(topic)) for topic, pairs in done.emitted.items()]
+        emitted = [Append(topic=topic, records=pairs, among=among.get(topic)) for topic, pairs in done.emitted.items()]
         rows, index = stack.changes()
         gone = [] if self._dedup.is_idle else self._dedup.changes(position)
         return emitted, [*rows, *gone], [*index, (FITS, _fit(packed))]

@@ -173,7 +173,20 @@ def publish_view(folder: Path, rows: dict[str, list[Any]]) -> None:
         pq.write_table(pa.table(rows), part / "part-0.parquet")
         kinds = {"card": "string", "purchases": "bigint", "paid": "double"}
         made_ms, count = 1_790_000_000_000 + version, len(rows["card"])
-        store.publish(ViewManifest("spent", version, "d", made_ms, "full", count, {}, {}, kinds), 3)
+        store.publish(
+            ViewManifest(
+                view="spent",
+                version=version,
+                digest="d",
+                made_ms=made_ms,
+                kind="full",
+                rows=count,
+                sources={},
+                rules={},
+                columns=kinds,
+            ),
+            3,
+        )
 
 
 @pytest.fixture(scope="session")

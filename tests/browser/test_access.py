@@ -80,7 +80,20 @@ def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded
         def tell(tasks: Sequence[TaskReport]) -> None:
             service.clock.pass_ms(int(time.time() * 1000) - service.clock.wall_ms())
             now_ms = service.clock.wall_ms()
-            heartbeat.tell(log, "shop", MemberMetadata(0, "h", 7, now_ms - 60_000, "1.2", now_ms, tasks, {"events": 3}))
+            heartbeat.tell(
+                log,
+                "shop",
+                MemberMetadata(
+                    slot=0,
+                    host="h",
+                    pid=7,
+                    since_ms=now_ms - 60_000,
+                    version="1.2",
+                    time_ms=now_ms,
+                    tasks=tasks,
+                    counts={"events": 3},
+                ),
+            )
 
         def restoring(done: int) -> None:
             tell(
@@ -109,7 +122,18 @@ def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded
         service.clock = SetClock(service.clock.wall_ms() - 60_000)
         with service.log() as log_of_then:
             heartbeat.tell(
-                log_of_then, "shop", MemberMetadata(0, "h", 7, 0, "1.2", 0, [TaskReport("", 0, "running")], {})
+                log_of_then,
+                "shop",
+                MemberMetadata(
+                    slot=0,
+                    host="h",
+                    pid=7,
+                    since_ms=0,
+                    version="1.2",
+                    time_ms=0,
+                    tasks=[TaskReport("", 0, "running")],
+                    counts={},
+                ),
             )
         expect(page.locator("#health-chip")).to_have_text("A container is silent")
 

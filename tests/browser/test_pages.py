@@ -242,7 +242,7 @@ def test_a_storm_stands_on_the_overview_and_is_no_alert_to_judge(page: Page, sit
 def test_a_dead_letter_is_shown_with_its_reason_and_redriven(page: Page, site: Site) -> None:
     settings = load_service(site.folder / "service.yml")
     with opened_log(settings) as log:
-        log.append([Append("purchase", [(b"c1", b"no json")])])
+        log.append([Append(topic="purchase", records=[(b"c1", b"no json")])])
     wait_for(lambda: site.get("/dead-letters")["total"], "the dead letter")
     page.goto("/operations")
     page.get_by_role("tab", name="Dead letters").click()

@@ -19,7 +19,9 @@ AT = TopicPartition("t", 0)
 def log_of(count: int, at_once: int = 4) -> MemoryLog:
     log = MemoryLog(Broker(SetClock()), Tunables(replay_records=at_once, few_records=3))
     log.create([TopicSpec("t", 1)])
-    log.append([Append("t", [(b"k%d" % number, b"v%d" % number) for number in range(count)], 0)])
+    log.append(
+        [Append(topic="t", records=[(b"k%d" % number, b"v%d" % number) for number in range(count)], partition=0)]
+    )
     return log
 
 

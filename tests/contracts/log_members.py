@@ -31,7 +31,7 @@ class MembersContract(LogParts):
     def test_an_assigned_partition_is_paused_until_it_is_sought(self, log: Log, topic: Making, seat: Seating) -> None:
         name = topic()
         at = TopicPartition(name, 0)
-        log.append([Append(name, [(b"k", b"%d" % number) for number in range(4)], 0)])
+        log.append([Append(topic=name, records=[(b"k", b"%d" % number) for number in range(4)], partition=0)])
         rows = read_to_end(log, name)
         member = seated(seat(name, start=None), 1)
         assert [row for _ in range(4) for row in member.poll()] == []
@@ -46,7 +46,7 @@ class MembersContract(LogParts):
     def test_at_end_is_when_all_was_given_out(self, log: Log, topic: Making, seat: Seating) -> None:
         name, out = topic(), topic()
         at = TopicPartition(name, 0)
-        log.append([Append(name, [(b"k", b"%d" % number) for number in range(5)], 0)])
+        log.append([Append(topic=name, records=[(b"k", b"%d" % number) for number in range(5)], partition=0)])
         member = seated(seat(name, start=0), 1)
         assert not member.member.at_end(at)
         until(lambda: len(member.found) >= 2, lambda: member.poll(max_records=1))
@@ -55,7 +55,13 @@ class MembersContract(LogParts):
         drive(lambda: member.member.at_end(at), member)
         assert len(member.found) == 5
         # A transaction's marker is not a record, and still the end is reached.
-        member.member.transact([Append(name, [(b"k", b"own")], 0), Append(out, [(b"k", b"v")], 0)], {at: 5})
+        member.member.transact(
+            [
+                Append(topic=name, records=[(b"k", b"own")], partition=0),
+                Append(topic=out, records=[(b"k", b"v")], partition=0),
+            ],
+            {at: 5},
+        )
         drive(lambda: len(member.found) == 6 and member.member.at_end(at), member)
         assert member.member.position(at) == log.bounds([at])[at].end
         assert values(member.found)[-1] == b"own"
@@ -64,7 +70,7 @@ class MembersContract(LogParts):
         """In one stretch while nothing comes, and again once what came was given out."""
         name = topic()
         at = TopicPartition(name, 0)
-        log.append([Append(name, [(b"k", b"v")], 0)])
+        log.append([Append(topic=name, records=[(b"k", b"v")], partition=0)])
         member = seated(seat(name, start=0), 1)
         stretches: list[int] = []
 
@@ -75,7 +81,7 @@ class MembersContract(LogParts):
         until(lambda: len(stretches) >= 3, look)
         assert len(member.found) == 1
         assert len(set(stretches)) == 1
-        log.append([Append(name, [(b"k", b"v")], 0)])
+        log.append([Append(topic=name, records=[(b"k", b"v")], partition=0)])
         until(lambda: len(member.found) == 2, look)
         stretches.clear()
         until(lambda: bool(stretches), look)
@@ -86,7 +92,12 @@ class MembersContract(LogParts):
         still, busy = TopicPartition(name, 0), TopicPartition(name, 1)
         member = seated(seat(name), 2)
         member.member.pause([still])
-        log.append([Append(name, [(b"k", b"still")], 0), Append(name, [(b"k", b"busy")], 1)])
+        log.append(
+            [
+                Append(topic=name, records=[(b"k", b"still")], partition=0),
+                Append(topic=name, records=[(b"k", b"busy")], partition=1),
+            ]
+        )
         drive(lambda: bool(member.found), member)
         assert [row.at for row in member.found + member.poll()] == [busy]
         assert member.member.position(still) == 0
@@ -112,7 +123,13 @@ class MembersContract(LogParts):
         for each in (one, two):
             assert each.owned == {TopicPartition(name, number) for name in names for number in numbers(each)}
         assert len(log.members(group)) == 2
-        log.append([Append(name, [(b"k", b"v")], partition) for name in names for partition in range(4)])
+        log.append(
+            [
+                Append(topic=name, records=[(b"k", b"v")], partition=partition)
+                for name in names
+                for partition in range(4)
+            ]
+        )
         drive(lambda: len(one.found) == len(two.found) == 4, one, two)
         assert {row.at for row in two.found} == two.owned
         two.member.close()
@@ -186,14 +203,14 @@ class MembersContract(LogParts):
         name, out = topic(), topic()
         at = TopicPartition(name, 0)
         zombie = seated(seat(name), 1)
-        zombie.member.transact([Append(out, [(b"k", b"1")], 0)], {at: 1})
+        zombie.member.transact([Append(topic=out, records=[(b"k", b"1")], partition=0)], {at: 1})
         loosen(group)
         heir = seated(seat(name, at=new_log()), 1)
         with pytest.raises(Fenced):
-            zombie.member.transact([Append(out, [(b"k", b"zombie")], 0)], {at: 9})
+            zombie.member.transact([Append(topic=out, records=[(b"k", b"zombie")], partition=0)], {at: 9})
         assert log.committed(group, [at]) == {at: 1}
         zombie.member.close()
-        heir.member.transact([Append(out, [(b"k", b"2")], 0)], {at: 2})
+        heir.member.transact([Append(topic=out, records=[(b"k", b"2")], partition=0)], {at: 2})
         assert values(read_to_end(log, out)) == [b"1", b"2"]
         assert log.committed(group, [at]) == {at: 2}
 

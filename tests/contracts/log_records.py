@@ -45,7 +45,7 @@ class TopicsContract(LogParts):
     def test_a_topic_that_exists_is_left_as_it_is(self, log: Log) -> None:
         name, other = unique("t"), unique("t")
         log.create([TopicSpec(name, 2)])
-        log.append([Append(name, [(b"k", b"v")], 1)])
+        log.append([Append(topic=name, records=[(b"k", b"v")], partition=1)])
         before = log.topics([name])[name]
         log.create([TopicSpec(name, 5, {"cleanup.policy": "compact"}), TopicSpec(other, 1)])
         after = log.topics([name, other])
@@ -57,7 +57,7 @@ class TopicsContract(LogParts):
         """P4: what was kept for the old topic can be told from the new one."""
         name = unique("t")
         log.create([TopicSpec(name, 1)])
-        log.append([Append(name, [(b"k", b"old")])])
+        log.append([Append(topic=name, records=[(b"k", b"old")])])
         first = log.topics([name])[name]
         log.delete([name])
         until(lambda: not log.topics([name]), what="the topic is gone")
@@ -79,8 +79,16 @@ class TopicsContract(LogParts):
 class RecordsContract(LogParts):
     def test_records_come_in_the_order_they_were_appended(self, log: Log, topic: Making) -> None:
         name = topic()
-        assert log.append([Append(name, [(b"a", b"1"), (b"b", b"2")], 0), Append(name, [(b"a", b"3")], 0)]) == 3
-        assert log.append([Append(name, [(b"c", b"4")], 0)]) == 1
+        assert (
+            log.append(
+                [
+                    Append(topic=name, records=[(b"a", b"1"), (b"b", b"2")], partition=0),
+                    Append(topic=name, records=[(b"a", b"3")], partition=0),
+                ]
+            )
+            == 3
+        )
+        assert log.append([Append(topic=name, records=[(b"c", b"4")], partition=0)]) == 1
         rows = read_to_end(log, name)
         assert [(row.key, row.value) for row in rows] == [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4")]
         assert [row.offset for row in rows] == sorted({row.offset for row in rows})
@@ -89,7 +97,7 @@ class RecordsContract(LogParts):
         name = topic(2)
         partitions = [TopicPartition(name, 0), TopicPartition(name, 1)]
         assert log.bounds(partitions) == dict.fromkeys(partitions, Bounds(0, 0))
-        log.append([Append(name, [(b"k", b"v")], 1)])
+        log.append([Append(topic=name, records=[(b"k", b"v")], partition=1)])
         bounds = log.bounds(partitions)
         assert bounds[partitions[0]] == Bounds(0, 0)
         assert bounds[partitions[1]].begin == 0
@@ -99,8 +107,8 @@ class RecordsContract(LogParts):
         name = topic()
         pairs = [(b"k", b"v"), (b"gone", None), (b"empty", b""), (None, b"no key"), (b"\0\xff", bytes(range(256)))]
         headers: list[Headers] = [(), (("a", b"1"), ("a", b"2"), ("ä", b"")), (), (("b", b"\0"),), ()]
-        log.append([Append(name, pairs, 0, headers)])
-        log.append([Append(name, [(b"bare", b"x")], 0)])
+        log.append([Append(topic=name, records=pairs, partition=0, headers=headers)])
+        log.append([Append(topic=name, records=[(b"bare", b"x")], partition=0)])
         rows = read_to_end(log, name)
         assert [(row.key, row.value) for row in rows] == [*pairs, (b"bare", b"x")]
         assert [row.headers for row in rows] == [*headers, ()]
@@ -108,7 +116,7 @@ class RecordsContract(LogParts):
     def test_a_null_value_is_an_empty_message(self, log: Log, topic: Making) -> None:
         name = topic()
         pairs = [(b"a", b"first"), (b"b", None), (b"c", b""), (b"d", b"last")]
-        log.append([Append(name, pairs, 0)])
+        log.append([Append(topic=name, records=pairs, partition=0)])
         with closing(log.reader({TopicPartition(name, 0): 0})) as reader:
             found: list[Any] = []
             until(lambda: sum(map(len, found)) == 4, lambda: found.extend(reader.poll(10, 1.0)))
@@ -120,7 +128,7 @@ class RecordsContract(LogParts):
     def test_reading_begins_in_the_middle_and_goes_on_from_next(self, log: Log, topic: Making) -> None:
         name = topic()
         at = TopicPartition(name, 0)
-        log.append([Append(name, [(b"k", b"%d" % number) for number in range(10)], 0)])
+        log.append([Append(topic=name, records=[(b"k", b"%d" % number) for number in range(10)], partition=0)])
         rows = read_to_end(log, name)
         with closing(log.reader({at: rows[4].offset})) as reader:
             assert reader.position(at) == rows[4].offset
@@ -141,7 +149,7 @@ class RecordsContract(LogParts):
         places = [TopicPartition(names[0], 0), TopicPartition(names[0], 1), TopicPartition(names[1], 0)]
         for at in places:
             pairs = [(b"k", f"{at} {number} {'x' * 2_000}".encode()) for number in range(300)]
-            log.append([Append(at.topic, pairs, at.partition)])
+            log.append([Append(topic=at.topic, records=pairs, partition=at.partition)])
         random = Random(3)
         for _ in range(20):
             wanted = {at: random.randrange(300) for at in random.sample(places, random.randint(1, 3))}
@@ -154,7 +162,7 @@ class RecordsContract(LogParts):
 
     def test_a_poll_gives_at_most_what_was_asked_for(self, log: Log, topic: Making) -> None:
         name = topic(2)
-        log.append([Append(name, [(b"k", b"v")] * 30, partition) for partition in (0, 1)])
+        log.append([Append(topic=name, records=[(b"k", b"v")] * 30, partition=partition) for partition in (0, 1)])
         partitions = [TopicPartition(name, 0), TopicPartition(name, 1)]
         seen = 0
         with closing(log.reader(dict.fromkeys(partitions, 0))) as reader:
@@ -180,17 +188,17 @@ class RecordsContract(LogParts):
         with closing(new_log().reader({TopicPartition(name, 0): 0})) as reader:
             reader.poll(10, 0.0)
             for number in range(3):
-                log.append([Append(name, [(b"k", b"%d" % number)], 0)])
+                log.append([Append(topic=name, records=[(b"k", b"%d" % number)], partition=0)])
                 assert values(read_until(reader, lambda found: len(found) == 1)) == [b"%d" % number]
 
     def test_a_record_has_the_time_of_its_append(self, log: Log, topic: Making, now_ms: Callable[[], int]) -> None:
         name = topic()
         at = TopicPartition(name, 0)
         assert log.offset_at(at, 0) == log.bounds([at])[at].end
-        log.append([Append(name, [(b"k", b"1"), (b"k", b"2")], 0)])
+        log.append([Append(topic=name, records=[(b"k", b"1"), (b"k", b"2")], partition=0)])
         passed = read_to_end(log, name)[-1].time
         until(lambda: now_ms() > passed + 2, what="the clock moves on")
-        log.append([Append(name, [(b"k", b"3")], 0)])
+        log.append([Append(topic=name, records=[(b"k", b"3")], partition=0)])
         rows = read_to_end(log, name)
         assert abs(rows[0].time - now_ms()) < 60_000
         assert rows[1].time < rows[2].time
@@ -203,7 +211,7 @@ class RecordsContract(LogParts):
         """Producers of other languages put a key into the same partition."""
         name = topic(5)
         keys = [b"card-%d" % number for number in range(200)]
-        log.append([Append(name, [(key, b"v") for key in keys])])
+        log.append([Append(topic=name, records=[(key, b"v") for key in keys])])
         rows = read_to_end(log, name)
         assert {row.key: row.at.partition for row in rows} == {key: partition_of(key, 5) for key in keys}
         assert len(rows) == len(keys)
@@ -212,21 +220,21 @@ class RecordsContract(LogParts):
         """As they were before a topic grew."""
         name = topic(5)
         keys = [b"card-%d" % number for number in range(200)]
-        log.append([Append(name, [(key, b"v") for key in keys], headers=[(("h", b"1"),)] * 200, among=2)])
-        log.append([Append(name, [(key, b"w") for key in keys], among=2)])
+        log.append([Append(topic=name, records=[(key, b"v") for key in keys], headers=[(("h", b"1"),)] * 200, among=2)])
+        log.append([Append(topic=name, records=[(key, b"w") for key in keys], among=2)])
         rows = read_to_end(log, name)
         assert {row.key: row.at.partition for row in rows} == {key: partition_of(key, 2) for key in keys}
         assert len(rows) == 2 * len(keys)
 
     def test_a_record_without_a_key_goes_to_any_partition(self, log: Log, topic: Making) -> None:
         name = topic(3)
-        log.append([Append(name, [(None, b"%d" % number) for number in range(20)])])
+        log.append([Append(topic=name, records=[(None, b"%d" % number) for number in range(20)])])
         assert sorted(values(read_to_end(log, name)), key=str) == sorted([b"%d" % n for n in range(20)], key=str)
 
     def test_many_records_make_the_round_trip(self, log: Log, topic: Making) -> None:
         name = topic(2)
         pairs = [(b"key-%d" % (number % 997), b'{"n":%d}' % number) for number in range(20_000)]
-        assert log.append([Append(name, pairs)]) == 20_000
+        assert log.append([Append(topic=name, records=pairs)]) == 20_000
         rows = read_to_end(log, name)
         expected = sorted(pairs, key=lambda pair: partition_of(pair[0], 2))
         assert [(row.key, row.value) for row in rows] == expected
@@ -234,6 +242,6 @@ class RecordsContract(LogParts):
     def test_large_records_make_the_round_trip(self, log: Log, topic: Making) -> None:
         name = topic()
         large = [bytes([number]) * 900_000 for number in range(5)]
-        log.append([Append(name, [(b"k", value) for value in large], 0)])
-        log.append([Append(name, [(b"k", b"small")], 0)])
+        log.append([Append(topic=name, records=[(b"k", value) for value in large], partition=0)])
+        log.append([Append(topic=name, records=[(b"k", b"small")], partition=0)])
         assert values(read_to_end(log, name)) == [*large, b"small"]

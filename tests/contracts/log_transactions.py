@@ -33,10 +33,10 @@ class TransactionsContract(LogParts):
         first, second = TopicPartition(name, 0), TopicPartition(name, 1)
         member = seated(seat(name), 2).member
         appends = [
-            Append(out, [(b"a", b"1"), (b"b", b"2")], 2, [(("h", b"x"),), ()]),
-            Append(out, [(b"c", b"3")], 0),
-            Append(out, [(b"d", b"4")], 2),
-            Append(other, [(b"k", b"5")]),
+            Append(topic=out, records=[(b"a", b"1"), (b"b", b"2")], partition=2, headers=[(("h", b"x"),), ()]),
+            Append(topic=out, records=[(b"c", b"3")], partition=0),
+            Append(topic=out, records=[(b"d", b"4")], partition=2),
+            Append(topic=other, records=[(b"k", b"5")]),
         ]
         told = member.transact(appends, {first: 7})
         rows = read_to_end(log, out)
@@ -46,7 +46,7 @@ class TransactionsContract(LogParts):
         assert told[TopicPartition(out, 0)] == rows[0].offset
         assert values(read_to_end(log, other)) == [b"5"]
         assert log.committed(group, [first, second]) == {first: 7, second: None}
-        told = member.transact([Append(out, [(b"d", None)], 2)], {first: 8, second: 1})
+        told = member.transact([Append(topic=out, records=[(b"d", None)], partition=2)], {first: 8, second: 1})
         assert told[TopicPartition(out, 2)] == read_to_end(log, out)[-1].offset
         assert log.committed(group, [first, second]) == {first: 8, second: 1}
 
@@ -56,7 +56,7 @@ class TransactionsContract(LogParts):
         member = seated(seat(name), 1).member
         assert not member.transact([], {at: 0})
         assert log.committed(group, [at]) == {at: 0}
-        member.transact([Append(name, [], 0)], {at: 4})
+        member.transact([Append(topic=name, records=[], partition=0)], {at: 4})
         assert log.committed(group, [at]) == {at: 4}
 
     def test_nothing_is_seen_before_the_commit(
@@ -65,7 +65,7 @@ class TransactionsContract(LogParts):
         """P3: nothing that is not committed is ever read."""
         name, out = topic(), topic()
         at, there = TopicPartition(name, 0), TopicPartition(out, 0)
-        log.append([Append(out, [(b"k", b"before")], 0)])
+        log.append([Append(topic=out, records=[(b"k", b"before")], partition=0)])
         member = seated(seat(name), 1).member
         passed: list[str] = []
         early: list[int] = []
@@ -78,7 +78,7 @@ class TransactionsContract(LogParts):
                     early.extend(len(records) for records in reader.poll(10, 0.3))
 
             monkeypatch.setattr(failpoints, "hit", passing)
-            member.transact([Append(out, [(b"k", b"1"), (b"k", b"2")], 0)], {at: 1})
+            member.transact([Append(topic=out, records=[(b"k", b"1"), (b"k", b"2")], partition=0)], {at: 1})
             assert sum(early) == 0
             assert values(read_until(reader, lambda found: len(found) == 2)) == [b"1", b"2"]
         assert passed == PASSED
@@ -105,12 +105,12 @@ class TransactionsContract(LogParts):
         with monkeypatch.context() as patch:
             patch.setattr(failpoints, "hit", passing)
             with pytest.raises(StoppedHere):
-                first.member.transact([Append(out, [(b"k", b"never")], 0)], {at: 1})
+                first.member.transact([Append(topic=out, records=[(b"k", b"never")], partition=0)], {at: 1})
         first.member.close()
         assert log.committed(group, [at]) == {at: None}
         assert read_to_end(log, out) == []
         again = seated(seat(name), 1)
-        again.member.transact([Append(out, [(b"k", b"then")], 0)], {at: 1})
+        again.member.transact([Append(topic=out, records=[(b"k", b"then")], partition=0)], {at: 1})
         assert values(read_to_end(log, out)) == [b"then"]
         assert log.committed(group, [at]) == {at: 1}
 
@@ -123,7 +123,7 @@ class TransactionsContract(LogParts):
         passed: list[str] = []
         with monkeypatch.context() as patch:
             patch.setattr(failpoints, "hit", passed.append)
-            told = member.transact([Append(out, [(b"k", b"1")], 0)], {at: 1})
+            told = member.transact([Append(topic=out, records=[(b"k", b"1")], partition=0)], {at: 1})
         assert set(passed) == set(PASSED)
         assert passed.index("produce.after") < passed.index("offsets.before")
         assert values(read_to_end(log, out)) == [b"1"]
@@ -136,6 +136,6 @@ class TransactionsContract(LogParts):
 
         monkeypatch.setattr(failpoints, "hit", passing)
         with pytest.raises(StoppedHere):
-            member.transact([Append(out, [(b"k", b"2")], 0)], {at: 2})
+            member.transact([Append(topic=out, records=[(b"k", b"2")], partition=0)], {at: 2})
         member.close()
         assert log.committed(group, [at]) == {at: 1}

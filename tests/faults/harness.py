@@ -114,7 +114,12 @@ class Service:
         """Records of several streams at once; without a partition each goes where its key says."""
         assert self.partitions
         streams = self.settings.streams
-        self.log.append([Append(streams[stream].topic, pairs, partition) for stream, pairs, partition in parts])
+        self.log.append(
+            [
+                Append(topic=streams[stream].topic, records=pairs, partition=partition)
+                for stream, pairs, partition in parts
+            ]
+        )
 
     def events(self, stream: str, events: Sequence[Fields], partition: int = 0) -> None:
         self.append(stream, [json.dumps(event).encode() for event in events], partition)

@@ -159,7 +159,7 @@ def test_a_half_open_connection_makes_no_event_late(
         here.feed(world.STREAM, use("login", 0))
         proxy.half_open(BOTH, "Fetch")
         topic = service.settings.streams[world.STREAM].topic
-        beside.append([Append(topic, [(b"c", json.dumps(use("logout", 20)).encode())], 0)])
+        beside.append([Append(topic=topic, records=[(b"c", json.dumps(use("logout", 20)).encode())], partition=0)])
         written_s = time.monotonic()
         wait_until(lambda: time.monotonic() > written_s + 1, "what the log said before says nothing any more")
         here.clock.pass_ms(100_000)

@@ -104,7 +104,7 @@ def last_position(service: Service, partition: int) -> bytes | None:
 def a_newer_changelog(service: Service, partition: int = 0) -> None:
     """The changelog's last commit is one of a newer version."""
     newer = (POSITION, raised(last_position(service, partition)))
-    service.log.append([Append(service.settings.changelog.topic, [newer], partition)])
+    service.log.append([Append(topic=service.settings.changelog.topic, records=[newer], partition=partition)])
 
 
 def test_a_newer_changelog_is_refused_before_it_is_in_the_store(here: Service) -> None:
@@ -135,7 +135,9 @@ def test_a_newer_row_of_a_state_is_refused(here: Service) -> None:
 
 def test_a_newer_journal_is_refused(here: Service, capfd: pytest.CaptureFixture[str]) -> None:
     entry = here.journal()[-1]
-    here.log.append([Append(here.settings.journal.topic, [(b"0", raised(pack_entry(entry)))], 0)])
+    here.log.append(
+        [Append(topic=here.settings.journal.topic, records=[(b"0", raised(pack_entry(entry)))], partition=0)]
+    )
     with pytest.raises(Refused) as refused:
         unpack_entry(raised(pack_entry(entry)))
     assert refused.value.code == "format-newer"

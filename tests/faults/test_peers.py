@@ -140,7 +140,9 @@ def produce(service: Service, pairs: Sequence[Pair], partitions: int) -> None:
     """As a producer does that knows of so many partitions."""
     log = open_log(service.settings)
     topic = service.settings.streams[world.STREAM].topic
-    log.append([Append(topic, [pair], partition_of(pair[0] or b"", partitions)) for pair in pairs])
+    log.append(
+        [Append(topic=topic, records=[pair], partition=partition_of(pair[0] or b"", partitions)) for pair in pairs]
+    )
     log.close()
 
 

@@ -103,9 +103,9 @@ def test_a_journal_that_was_made_again_is_refused_until_its_records_are_put_back
     service.refused("topic-recreated", "Put its records back")
     service.wipe()
     service.refused("topic-recreated", "Put its records back")
-    service.log.append([Append(name, copies[parts[0]], 0)])
+    service.log.append([Append(topic=name, records=copies[parts[0]], partition=0)])
     service.refused("topic-recreated", "of partition 1 it lacks")
-    service.log.append([Append(at.topic, copies[at], at.partition) for at in parts[1:]])
+    service.log.append([Append(topic=at.topic, records=copies[at], partition=at.partition) for at in parts[1:]])
     ends_right(service)
 
 

@@ -43,7 +43,7 @@ def test_topics_just_made_are_there_whichever_broker_is_asked(cluster: Cluster) 
             assert set(log.topics(names)) == set(names)
         places = [TopicPartition(name, 0) for name in names]
         assert set(log.bounds(places)) == set(places)
-        log.append([Append(name, [(b"k", b"v")], 0) for name in names])
+        log.append([Append(topic=name, records=[(b"k", b"v")], partition=0) for name in names])
         reader = log.reader(dict.fromkeys(places, 0))
         wait_until(lambda: reader.poll(100, 0.1) == [] and all(reader.position(at) == 1 for at in places), "all read")  # noqa: B023
         other.create(specs)  # as another container that was a little later

@@ -383,7 +383,13 @@ class Broker:
                 "topic-without-partitions", f"topic {spec.name} is to have no partitions", "Give it at least one."
             )
         number = f"topic-{next(self._numbers):06}"
-        topic = Topic(spec.name, spec.partitions, dict(spec.settings), number, spec.replication)
+        topic = Topic(
+            name=spec.name,
+            partitions=spec.partitions,
+            settings=dict(spec.settings),
+            id=number,
+            replication=spec.replication,
+        )
         self.topics[spec.name] = StoredTopic(topic, [PartitionLog() for _ in range(spec.partitions)])
 
     def delete(self, name: str) -> None:

@@ -57,7 +57,7 @@ def cluster() -> Cluster:
 
 
 def out(*values: bytes) -> list[Append]:
-    return [Append("out", [(b"k", value)], 0) for value in values]
+    return [Append(topic="out", records=[(b"k", value)], partition=0) for value in values]
 
 
 def dies_at(point: str, log: MemoryLog, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
@@ -88,7 +88,9 @@ def test_markers_and_aborted_records_take_offsets_that_nobody_reads(cluster: Clu
     seat = cluster.seat()
     seat.member.transact(out(b"1", b"2"), {IN: 1})  # 0 1, marker 2
     with pytest.raises(Refused):
-        seat.member.transact([*out(b"aborted"), Append("nowhere", [(b"k", b"v")], 0)], {})  # 3, marker 4
+        seat.member.transact(
+            [*out(b"aborted"), Append(topic="nowhere", records=[(b"k", b"v")], partition=0)], {}
+        )  # 3, marker 4
     assert cluster.broker.open_transactions() == 0
     seat.member.close()
     cluster.log.append(out(b"3"))
@@ -370,7 +372,7 @@ def test_ends_that_were_not_looked_at_for_a_while_are_another_stretch(cluster: C
     assert member.standing() == {}  # no look since
     second = stretch(3_001)
     assert second not in (None, first)
-    cluster.log.append([Append("in", [(b"k", b"v")], 0)])
+    cluster.log.append([Append(topic="in", records=[(b"k", b"v")], partition=0)])
     third = stretch(10)
     assert third not in (None, first, second)
 
@@ -398,7 +400,7 @@ def compacted(cluster: Cluster, **settings: str) -> TopicPartition:
 
 
 def put(cluster: Cluster, *pairs: tuple[bytes, bytes | None]) -> None:
-    cluster.log.append([Append("c", pairs, 0)])
+    cluster.log.append([Append(topic="c", records=pairs, partition=0)])
 
 
 def test_compaction_keeps_the_last_of_each_key_where_it_stands(cluster: Cluster) -> None:
@@ -453,7 +455,7 @@ def test_what_is_young_or_undecided_is_not_compacted(cluster: Cluster, monkeypat
     cluster.broker.compact(Largest())
     assert len(pairs_of(cluster, "c")) == 2
     log = cluster.client()
-    seat, there = cluster.seat(log), [Append("c", [(b"a", b"3")], 0)]
+    seat, there = cluster.seat(log), [Append(topic="c", records=[(b"a", b"3")], partition=0)]
     dies_at("commit.before", log, monkeypatch, lambda: seat.member.transact(there, {}))
     cluster.clock.pass_ms(2_000)
     cluster.broker.compact(Largest())
@@ -477,20 +479,20 @@ def test_a_transaction_that_is_open_while_a_topic_is_compacted_may_still_commit(
 
     with monkeypatch.context() as patch:
         patch.setattr(failpoints, "hit", passing)
-        seat.member.transact([Append("c", [(b"a", b"2")], 0)], {})
+        seat.member.transact([Append(topic="c", records=[(b"a", b"2")], partition=0)], {})
     assert pairs_of(cluster, "c") == [(0, b"a", b"1"), (1, b"a", b"2"), (2, b"a", b"3")]
 
 
 def test_partitions_are_read_in_turn(cluster: Cluster) -> None:
     other = TopicPartition("in", 1)
-    cluster.log.append([Append("in", [(b"k", b"v")] * 3, partition) for partition in (0, 1)])
+    cluster.log.append([Append(topic="in", records=[(b"k", b"v")] * 3, partition=partition) for partition in (0, 1)])
     reader = cluster.log.reader({IN: 0, other: 0})
     found = [(records.partition, len(records)) for _ in range(4) for records in reader.poll(1, 0.0)]
     assert sorted(found) == [(0, 1), (0, 1), (1, 1), (1, 1)]
 
 
 def test_what_is_wrong_with_one_partition_takes_nothing_from_another(cluster: Cluster) -> None:
-    cluster.log.append([Append("in", [(b"k", b"v")], 0)])
+    cluster.log.append([Append(topic="in", records=[(b"k", b"v")], partition=0)])
     for wrong in (TopicPartition("in", 1), TopicPartition("nowhere", 0)):
         for positions in ({IN: 0, wrong: 99}, {wrong: 99, IN: 0}):
             reader, given = cluster.log.reader(positions), 0
@@ -506,7 +508,7 @@ def test_retention_moves_the_begin(cluster: Cluster) -> None:
     cluster.log.create([TopicSpec("r", 1, {"retention.ms": "1000"})])
     at = TopicPartition("r", 0)
     for number in range(3):
-        cluster.log.append([Append("r", [(b"k", b"%d" % number)], 0)])
+        cluster.log.append([Append(topic="r", records=[(b"k", b"%d" % number)], partition=0)])
         cluster.clock.pass_ms(500)
     assert cluster.log.offset_at(at, cluster.clock.now_ms - 1_000) == 1
     cluster.broker.retain()
@@ -526,7 +528,7 @@ def test_retention_moves_the_begin(cluster: Cluster) -> None:
 def test_a_topic_made_again_is_read_on_at_the_old_place(cluster: Cluster) -> None:
     """P4: nothing tells a member but the topic's id, and a position that is beyond the end."""
     seat = cluster.seat()
-    cluster.log.append([Append("in", [(b"k", b"%d" % number) for number in range(3)], 0)])
+    cluster.log.append([Append(topic="in", records=[(b"k", b"%d" % number) for number in range(3)], partition=0)])
     seat.poll()
     seat.member.transact([], {IN: 3})
     before = cluster.log.topics(["in"])["in"].id
@@ -540,7 +542,7 @@ def test_a_topic_made_again_is_read_on_at_the_old_place(cluster: Cluster) -> Non
     with pytest.raises(Refused) as refused:
         _ = seat.poll() + seat.poll()
     assert refused.value.code == "log-truncated"
-    cluster.log.append([Append("in", [(b"k", b"new %d" % number) for number in range(4)], 0)])
+    cluster.log.append([Append(topic="in", records=[(b"k", b"new %d" % number) for number in range(4)], partition=0)])
     assert [row.value for row in seat.poll() + seat.poll()] == [b"new 3"]
 
 
@@ -650,7 +652,7 @@ def test_a_poll_that_gives_nothing_says_nothing(cluster: Cluster) -> None:
     seat = cluster.seat(log)
     seat.poll()
     seat.member.standing()
-    cluster.log.append([Append("in", [(b"k", b"v")], 0)])
+    cluster.log.append([Append(topic="in", records=[(b"k", b"v")], partition=0)])
     log.faults = lambda call: left.pop() if left and call == "poll" else None
     assert seat.poll() == []
     assert seat.member.standing() == {}
@@ -659,7 +661,7 @@ def test_a_poll_that_gives_nothing_says_nothing(cluster: Cluster) -> None:
 
 
 def test_a_poll_that_is_not_answered_loses_no_record(cluster: Cluster) -> None:
-    cluster.log.append([Append("in", [(b"k", b"v")], 0)])
+    cluster.log.append([Append(topic="in", records=[(b"k", b"v")], partition=0)])
     log = MemoryLog(cluster.broker)
     seat = cluster.seat(log, polls=1)
     for fault in (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER):

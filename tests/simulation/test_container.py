@@ -71,12 +71,12 @@ class Cluster:
         faults: Faults = self.fault
         log = MemoryLog(self.broker, TINY, faults)
         task_config = TaskConfig(
-            NOWHERE,
-            RocksMemory(),
-            self.settings.service,
-            Delivery.EXACTLY_ONCE,
-            self.settings.changelog.delete_retention_ms,
-            2,
+            folder=NOWHERE,
+            memory=RocksMemory(),
+            group=self.settings.service,
+            delivery=Delivery.EXACTLY_ONCE,
+            delete_retention_ms=self.settings.changelog.delete_retention_ms,
+            snapshot_keep=2,
             has_threads=False,
             storage=self.disks[slot].storage_of(log),
         )
@@ -134,7 +134,7 @@ class Cluster:
         return Counter(each.value for each in self.broker.committed_records(self.settings.alerts.topic))
 
     def append(self, pairs: Sequence[Pair]) -> None:
-        self.log.append([Append("use", pairs)])
+        self.log.append([Append(topic="use", records=pairs)])
 
 
 def run(

@@ -172,7 +172,7 @@ class World:
         match step:
             case Produce(stream, partition, records):
                 topic = self.settings.streams[stream].topic
-                self.client.append([Append(topic, list(records), partition)])
+                self.client.append([Append(topic=topic, records=list(records), partition=partition)])
             case Cycle(container):
                 self.cycle(self.nodes[container])
             case Pass(ms):
@@ -456,7 +456,9 @@ class World:
                 if random_.random() < 0.5:
                     before: dict[bytes | None, bytes | None] = dict.fromkeys(each.key for each in mine)
                     before |= {each.key: each.value for each in mine if each.offset < end}
-                    self.client.append([Append(plan.topics.changelog, list(before.items()), partition)])
+                    self.client.append(
+                        [Append(topic=plan.topics.changelog, records=list(before.items()), partition=partition)]
+                    )
 
     def rewind(self, site: StateLocation, back_ms: int) -> None:
         watermarks = [mark for (stage, _), mark in self.watermarks.items() if stage == MAIN and mark > NO_TIME]

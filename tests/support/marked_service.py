@@ -255,13 +255,18 @@ def make(folder: Path, planted: Planted, now_ms: int) -> Service:
         (b"d1", {"device": "d1", "name": planted.text("person"), "ok": ok, "ts": START + at}) for at, ok in LOGINS
     ]
     with service.log() as log:
-        log.append([Append("purchase", [(planted.text("a").encode(), f"{bad} is no json".encode())])])
-        log.append([Append("purchase", [(planted.text("a").encode(), json.dumps(wrong).encode())])])
+        log.append([Append(topic="purchase", records=[(planted.text("a").encode(), f"{bad} is no json".encode())])])
+        log.append([Append(topic="purchase", records=[(planted.text("a").encode(), json.dumps(wrong).encode())])])
         log.append(
-            [Append("purchase", [(planted.text("a").encode(), json.dumps([planted.text("in a list")]).encode())])]
+            [
+                Append(
+                    topic="purchase",
+                    records=[(planted.text("a").encode(), json.dumps([planted.text("in a list")]).encode())],
+                )
+            ]
         )
-        log.append([Append("transfer", transfers_of(planted))])
-        log.append([Append("login", [(key, json.dumps(event).encode()) for key, event in logins])])
+        log.append([Append(topic="transfer", records=transfers_of(planted))])
+        log.append([Append(topic="login", records=[(key, json.dumps(event).encode()) for key, event in logins])])
     with service.container() as container:
         service.produce([purchase(planted, "c", 1, 3)])  # late
         catch_up(container)
@@ -269,7 +274,7 @@ def make(folder: Path, planted: Planted, now_ms: int) -> Service:
             service.clock.pass_ms(6_000)
             catch_up(container)
     with service.log() as log:
-        log.append([Append("s-alerts", [(b"x", json.dumps(_foreign(planted)).encode())], 0)])
+        log.append([Append(topic="s-alerts", records=[(b"x", json.dumps(_foreign(planted)).encode())], partition=0)])
     return service
 
 
@@ -305,7 +310,21 @@ def _publish_view(service: Service, planted: Planted) -> None:
             part.mkdir()
             pq.write_table(table, part / "part-0.parquet")
             lineage = LINEAGE if name == "known" else {}
-            store.publish(ViewManifest(name, 1, "d", 1, "full", 3, {}, {}, columns, lineage=lineage), 3)
+            store.publish(
+                ViewManifest(
+                    view=name,
+                    version=1,
+                    digest="d",
+                    made_ms=1,
+                    kind="full",
+                    rows=3,
+                    sources={},
+                    rules={},
+                    columns=columns,
+                    lineage=lineage,
+                ),
+                3,
+            )
 
 
 @contextmanager

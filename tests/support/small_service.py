@@ -118,7 +118,7 @@ class Service:
         with self.log() as log:
             container_of(self.settings, log, 0, lambda _: None, self.clock)  # makes the topics
             pairs = [(event["card"].encode(), json.dumps(event).encode()) for event in events]
-            log.append([Append(stream, pairs)])
+            log.append([Append(topic=stream, records=pairs)])
 
     def process(self, events: Sequence[dict[str, Any]], *, snapshot: bool = False) -> None:
         """Produce and run until all of it is processed."""

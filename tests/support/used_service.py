@@ -71,7 +71,7 @@ def lived(folder: Path) -> Iterator[tuple[Served, dict[str, str]]]:
     service.produce(many(60))
     bad = [(b"c1", b"no json"), (b"c2", b'{"card": "c2", "ts": "never"}')]
     with service.log() as log:
-        log.append([Append("purchase", bad)])
+        log.append([Append(topic="purchase", records=bad)])
     settings = service.settings
     with opened(settings) as log:
         tokens = {role.word: add_token(settings, log, role.word, role, "test") for role in Role}
@@ -101,4 +101,17 @@ def _publish_view(service: Service) -> None:
             part.mkdir()
             pq.write_table(pa.table(ROWS), part / "part-0.parquet")
             columns = {"card": "string", "purchases": "bigint", "paid": "double"}
-            store.publish(ViewManifest("cards", version, "d", version, "full", 3, {}, {}, columns), 3)
+            store.publish(
+                ViewManifest(
+                    view="cards",
+                    version=version,
+                    digest="d",
+                    made_ms=version,
+                    kind="full",
+                    rows=3,
+                    sources={},
+                    rules={},
+                    columns=columns,
+                ),
+                3,
+            )

@@ -113,7 +113,7 @@ class Input:
         return batches
 
     def buffer(self) -> Buffer:
-        return Buffer(1, self.slack_ms, sorted(self.logs))
+        return Buffer(columns=1, slack_ms=self.slack_ms, partitions=sorted(self.logs))
 
     def reference(self) -> Reference:
         return Reference(self.slack_ms, dict.fromkeys(self.logs))

@@ -133,7 +133,9 @@ def test_what_is_planted_is_what_the_rules_are_for(pack: str, events: int) -> No
 def test_honest_doubles_are_no_frauds(kind: str, number: int) -> None:
     world = fraud.make_world(np.random.default_rng(number), 500, START_MS)
     for honest in (True, False):
-        scene = plants.IncidentScene(world, Random(f"{kind}/{number}"), START_MS, 1_000 + number, honest)
+        scene = plants.IncidentScene(
+            world=world, random=Random(f"{kind}/{number}"), start=START_MS, stranger=1_000 + number, honest=honest
+        )
         before = plants.slept_since(scene, START_MS - 100 * 86_400_000)
         lines = sorted([before, *plants.FRAUDS[kind](scene)])
         matches = by_oracle(load("fraud")[kind], [json.loads(line) for _, line in lines])

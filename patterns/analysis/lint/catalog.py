@@ -68,7 +68,11 @@ class LintFindings:
         self.report = Report(self.rule.path)
 
     def add(self, id: str, message: str, span: tree.Span, hint: str | None = None) -> None:
-        self.report.add(Finding(id, LINTS[id][0], message, self.rule.path, span, None, hint))
+        self.report.add(
+            Finding(
+                id=id, level=LINTS[id][0], message=message, path=self.rule.path, span=span, expected=None, hint=hint
+            )
+        )
 
     def sections(self) -> dict[str, tuple[tree.Span, Node]]:
         """The keys of the rule's file: where each stands, and its value."""
@@ -76,7 +80,7 @@ class LintFindings:
         return {key.text: (key.span, value) for key, value in node.entries} if isinstance(node, YamlMap) else {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConditionContext:
     """A condition and what is known where it stands; `facts` hold of the steps that came before.
 
@@ -95,14 +99,17 @@ def places(rule: tree.Rule, schema: Schema | None, effort: Effort) -> list[Condi
     """Every condition of a rule's match."""
     form = rule.form
     if not isinstance(form, tree.SequenceForm):
-        found = [ConditionContext(b.condition, event_scope(b, schema, effort), bracket=b) for b in form.brackets]
+        found = [
+            ConditionContext(condition=b.condition, scope=event_scope(b, schema, effort), bracket=b)
+            for b in form.brackets
+        ]
         if form.having is not None:
             counts: dict[str | None, tuple[int, int | None]] = {}
             if isinstance(form, tree.SessionForm | tree.WindowForm):
                 counts[None] = (1, None)
             types = tuple(bracket.type for bracket in form.brackets)
-            scope = Scope(types, schema, counts=counts, effort=effort)
-            found.append(ConditionContext(form.having, scope, having=True))
+            scope = Scope(types=types, schema=schema, counts=counts, effort=effort)
+            found.append(ConditionContext(condition=form.having, scope=scope, having=True))
         return found
     found = []
     for index, step in enumerate(form.steps):
@@ -111,21 +118,25 @@ def places(rule: tree.Rule, schema: Schema | None, effort: Effort) -> list[Condi
             scope = _after(before, event_scope(bracket, schema, effort), form)
             own = {step.name: (0, step.runs_max)} if step.repeated else {}
             scope = replace(scope, counts={**scope.counts, **own})
-            found.append(ConditionContext(bracket.condition, scope, _facts(before), index, bracket))
+            found.append(
+                ConditionContext(
+                    condition=bracket.condition, scope=scope, facts=_facts(before), index=index, bracket=bracket
+                )
+            )
     if form.until is not None:
         scope = event_scope(form.until, schema, effort)
-        found.append(ConditionContext(form.until.condition, scope, bracket=form.until))
+        found.append(ConditionContext(condition=form.until.condition, scope=scope, bracket=form.until))
     if form.having is not None:
         last = tuple(bracket.type for bracket in form.taken[-1].brackets)
-        scope = replace(_after(form.taken, Scope(last, schema, effort=effort), form), span_ms=None)
-        found.append(ConditionContext(form.having, scope, _facts(form.taken), having=True))
+        scope = replace(_after(form.taken, Scope(types=last, schema=schema, effort=effort), form), span_ms=None)
+        found.append(ConditionContext(condition=form.having, scope=scope, facts=_facts(form.taken), having=True))
     return found
 
 
 def event_scope(bracket: tree.Bracket, schema: Schema | None, effort: Effort) -> Scope:
     """What is known of an event that a bracket looks at: its type, and that its key is not null."""
     present = frozenset(key.value for key in bracket.by or () if not isinstance(key.value, tree.Literal))
-    return Scope((bracket.type,), schema, present, effort=effort)
+    return Scope(types=(bracket.type,), schema=schema, present=present, effort=effort)
 
 
 def _after(steps: Iterable[tree.Step], scope: Scope, form: tree.SequenceForm) -> Scope:

@@ -73,13 +73,13 @@ class AvroProgram:
 
 def resolved(writer: AvroSchema, reader: AvroSchema | None = None) -> AvroProgram:
     """The program for messages of this writer; without a reader they are read as they were written."""
-    built = _Builder(writer, reader or writer)
+    built = _Builder(writer=writer, reader=reader or writer)
     root = built.node(writer.root, built.reader.root, "")
     built.program.words[0] = root
     return built.program
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Builder:
     writer: AvroSchema
     reader: AvroSchema

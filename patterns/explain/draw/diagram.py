@@ -15,7 +15,7 @@ from samovar.patterns.syntax.unparse import unparse
 TAKE, GROUP, ABSENT, BEFORE, WAIT = "take", "group", "absent", "before", "wait"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Box:
     """A step. kind: take, group, absent (between steps), before (a first negation), wait (a last one).
 
@@ -63,7 +63,9 @@ def diagram(rule: tree.Rule) -> Diagram:
     if isinstance(form, tree.SequenceForm):
         drawn = _sequence(rule, form, by, suppressed)
     else:
-        boxes = tuple(Box(TAKE, bracket.name or "events", _bracket(bracket)) for bracket in form.brackets)
+        boxes = tuple(
+            Box(kind=TAKE, title=bracket.name or "events", lines=_bracket(bracket)) for bracket in form.brackets
+        )
         having = () if form.having is None else _condition(form.having, "having")
         line = _time_line(form)
         drawn = Diagram(rule.id, rule.title, rule.severity, (by, *suppressed), boxes, line, having)
@@ -120,11 +122,18 @@ def _box(step: tree.Step, number: int, last: bool, form: tree.SequenceForm) -> B
         kind, title = (WAIT, f"not until {_clock([step], form)}") if last else (ABSENT, "not in between")
         if step.for_ms is not None:
             kind, title = BEFORE, f"not in the {duration_text(step.for_ms)} before"
-        return Box(kind, title, tuple(lines))
+        return Box(kind=kind, title=title, lines=tuple(lines))
     title = f"{number} all of these, in any order" if unordered else f"{number} {step.name}"
     loop = step.runs_text + " times" * (step.runs_min == step.runs_max)
     kind = GROUP if unordered else TAKE
-    return Box(kind, title, tuple(lines), tuple(_arrow(step)), loop if step.repeated else None, step.optional)
+    return Box(
+        kind=kind,
+        title=title,
+        lines=tuple(lines),
+        arrow=tuple(_arrow(step)),
+        loop=loop if step.repeated else None,
+        optional=step.optional,
+    )
 
 
 def _arrow(step: tree.Step) -> list[str]:

@@ -252,7 +252,7 @@ def _way_round(canvas: Canvas, start: float, finish: float, middle: float, first
 def _ending(canvas: Canvas, shown: Diagram, middle: float, y: float, wide: float) -> float:
     if shown.having:
         canvas.path(f"M{middle:g} {y:g}V{y + 28:g}", tip=True)
-        y = _draw_box(canvas, Box(TAKE, "and at the end", shown.having), LEFT, y + 30, wide)
+        y = _draw_box(canvas, Box(kind=TAKE, title="and at the end", lines=shown.having), LEFT, y + 30, wide)
     reach = 44 if shown.clock else 32
     canvas.path(f"M{middle:g} {y:g}V{y + reach - 2:g}", tip=True)
     if shown.clock:
@@ -305,7 +305,7 @@ def _windows(canvas: Canvas, shown: Diagram, time_line: TimeLine, top: float) ->
     y = _time(canvas, time_line, left, y + 30, wide)
     if shown.having:
         canvas.path(f"M{middle:g} {y:g}V{y + 26:g}", tip=True)
-        y = _draw_box(canvas, Box(TAKE, "and then", shown.having), left, y + 28, wide)
+        y = _draw_box(canvas, Box(kind=TAKE, title="and then", lines=shown.having), left, y + 28, wide)
     canvas.path(f"M{middle:g} {y:g}V{y + 28:g}", tip=True)
     canvas.alert(middle, y + 30, shown.severity)
 

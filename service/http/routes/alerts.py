@@ -125,7 +125,20 @@ def find(
     wanted = None if key is None else lookup(app_state, masks, key)
     text, versions, but = (None, None, ()) if wanted is None else (wanted.text, wanted.versions, wanted.but_versions)
     place = masks.real_place(after) if after is not None and app_state.lineage.any else after
-    found = search(app_state.index, Search(rule or (), text, label, from_ms, to_ms, limit, place, versions, but))
+    found = search(
+        app_state.index,
+        Search(
+            rules=rule or (),
+            key=text,
+            label=label,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            limit=limit,
+            after=place,
+            versions=versions,
+            but_versions=but,
+        ),
+    )
     alerts = [alert_data(context, alert, name) for alert, name in found.alerts]
     next_ = masks.place(found.next) if found.next is not None and app_state.lineage.any else found.next
     more = {"next": next_, "total": found.total, "total_is_exact": found.is_exact}
@@ -209,7 +222,16 @@ async def live(
     def begin() -> Position:
         return follower.now if position is None else follower.position
 
-    subscription = Subscription(position, rule or (), text, shown, kind, versions, but, context.is_still_allowed)
+    subscription = Subscription(
+        start=position,
+        rules=rule or (),
+        key=text,
+        shown=shown,
+        kind=kind,
+        versions=versions,
+        but_versions=but,
+        is_allowed=context.is_still_allowed,
+    )
     stream = listen(app_state.broadcaster, app_state.index, begin, subscription)
     first = await anext(stream)  # a refusal is a problem, not a stream that ends
 
@@ -302,7 +324,15 @@ def put_label(context: Labelling, alert: AlertId, body: LabelBody) -> Response:
     if "alarm" in found.match:
         hint = "Label the alerts that the rule raised: its precision is made of those."
         raise Refused("alarm-label", "this is an alarm about its rule, and nothing to be right or wrong", hint)
-    made = labels.Label(found.id, found.rule, found.key, body.label, context.name, int(time.time() * 1000), body.note)
+    made = labels.Label(
+        alert=found.id,
+        rule=found.rule,
+        key=found.key,
+        label=body.label,
+        by=context.name,
+        at=int(time.time() * 1000),
+        note=body.note,
+    )
     detail = {"alert": found.id, "rule": made.rule, "label": body.label}
     context.record("alert labelled", detail)
     labels.put(context.log, context.settings.service, made)

@@ -203,11 +203,21 @@ def checked(context: RequestContext, text: str, *, with_hidden: bool = False) ->
     for bracket in brackets_of(rule):
         if not sources_of(bracket.type, streams):
             what, hint = f"no stream has events of type `{bracket.type}`", f"streams are {', '.join(streams)}"
-            found.append(Finding("unknown-type", "error", what, rule.path, bracket.span, None, hint))
+            found.append(
+                Finding(
+                    id="unknown-type",
+                    level="error",
+                    message=what,
+                    path=rule.path,
+                    span=bracket.span,
+                    expected=None,
+                    hint=hint,
+                )
+            )
     try:
         compile_rules([rule])
     except CompileError as fault:
-        found.append(Finding("too-large", "error", str(fault), rule.path, rule.form.span))
+        found.append(Finding(id="too-large", level="error", message=str(fault), path=rule.path, span=rule.form.span))
     if not has_errors(found):
         found += lint(rule, schema)
     found.sort(key=lambda finding: (finding.span, finding.id))
@@ -219,7 +229,7 @@ def refuse_bad(context: RequestContext, text: str) -> Rule:
     if found is None:
         hint = "POST /api/v1/rules/check shows them, with their places."
         more = {"findings": [to_json(finding) for finding in findings]}
-        raise RefusedWithErrors("rule-errors", "the rule has errors", hint, more=more)
+        raise RefusedWithErrors(code="rule-errors", what="the rule has errors", hint=hint, more=more)
     return found
 
 

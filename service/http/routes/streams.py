@@ -118,7 +118,7 @@ def ingest(context: RequestContext, name: str, body: bytes) -> int:
     if not pairs:
         return 0
     partitions = partitions_of(context.settings, context.log.topics(counted_topics(context.settings)))
-    return context.log.append([Append(stream.topic, pairs, among=partitions)])
+    return context.log.append([Append(topic=stream.topic, records=pairs, among=partitions)])
 
 
 def _bad_events(masks: Masks, stream: str, faults: list[tuple[int, int | None, str]]) -> Refused:
@@ -130,7 +130,9 @@ def _bad_events(masks: Masks, stream: str, faults: list[tuple[int, int | None, s
     ]
     count = "1 line is" if len(faults) == 1 else f"{len(faults):,} lines are"
     what = f"{count} no event of the stream `{stream}`; nothing was written"
-    return RefusedWithErrors("bad-events", what, "Mend them and send all again.", more={"errors": errors})
+    return RefusedWithErrors(
+        code="bad-events", what=what, hint="Mend them and send all again.", more={"errors": errors}
+    )
 
 
 # ---------------------------------------------------------------- dead letters and late events

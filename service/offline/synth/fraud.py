@@ -57,7 +57,7 @@ CANCEL = '{"type":"cancel","ts":%d,"order_id":"%s","user":"u%07d"}'
 Texts: TypeAlias = tuple[Ints, list[str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FraudWorld:
     population: Population
     clock: SynthClock
@@ -89,14 +89,14 @@ def make_world(rng: np.random.Generator, keys: int, start_ms: int) -> FraudWorld
         for city, (north, east) in zip(cities, shifts, strict=True)
     ]
     return FraudWorld(
-        population,
-        clock,
-        a_city,
-        total * (population.size // population.distinct),
-        [f'"channel":"pos",{head},{place}' for head, place in zip(heads, places, strict=True)],
-        [f'"channel":"online",{head}' for head in heads],
-        np.array([CATEGORIES[kind][1] for kind in kinds]),
-        np.array([CATEGORIES[kind][2] for kind in kinds]),
+        population=population,
+        clock=clock,
+        merchants_a_city=a_city,
+        merchants=total * (population.size // population.distinct),
+        in_shop=[f'"channel":"pos",{head},{place}' for head, place in zip(heads, places, strict=True)],
+        online=[f'"channel":"online",{head}' for head in heads],
+        log_mean=np.array([CATEGORIES[kind][1] for kind in kinds]),
+        log_deviation=np.array([CATEGORIES[kind][2] for kind in kinds]),
     )
 
 

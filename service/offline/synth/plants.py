@@ -29,7 +29,7 @@ Text: TypeAlias = tuple[int, str]
 AS_LONG = 1 << 60  # an incident may take as long as it does
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentScene:
     """Where an incident happens. `stranger` is a user whom the honest stream never shows; no two scenes share one,
     so names of orders, devices and accounts are made from it. With `longest_ms` a fraud that may take hours is over

@@ -45,7 +45,7 @@ CHECKOUT_LINE = '{"type":"checkout","ts":%d,"visitor":"v%07d","total":%d.%02d}'
 PAY_LINE = '{"type":"pay","ts":%d,"visitor":"v%07d","amount":%d.%02d}'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
     """Shape n is the stretch of `codes` from first[n], length[n] long; `factor` is how often the price is owed."""
 
@@ -63,7 +63,7 @@ class SessionWorld:
     shapes: Shapes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Visits:
     """A block of visits, laid out: one row per event."""
 
@@ -99,13 +99,13 @@ def screens(world: SessionWorld, seed: Sequence[int], first: int, size: int, eve
     rng = np.random.default_rng(seed)
     visitors = world.population.size + rng.integers(0, count, events)
     visits = Visits(
-        world.clock.times(first + rng.random(events) * size),
-        rng.choice((VIEW, PRODUCT, CLICK), events, p=(0.3, 0.4, 0.3)),
-        visitors,
-        np.zeros(events, dtype=np.int64),
-        skewed(rng, np.full(events, PRODUCTS)),
-        world.population.homes(visitors),
-        [None] * events,
+        times=world.clock.times(first + rng.random(events) * size),
+        codes=rng.choice((VIEW, PRODUCT, CLICK), events, p=(0.3, 0.4, 0.3)),
+        visitors=visitors,
+        cents=np.zeros(events, dtype=np.int64),
+        items=skewed(rng, np.full(events, PRODUCTS)),
+        cities=world.population.homes(visitors),
+        labels=[None] * events,
     )
     return [_part(visits, rng)]
 
@@ -125,7 +125,9 @@ def _make_shapes(random: Random) -> Shapes:
     factors = [shape.count(CART) if code in (CHECKOUT, PAY) else 1 for _, shape in shapes for code in shape]
     length = np.array([len(shape) for _, shape in shapes])
     first = np.concatenate(([0], np.cumsum(length)[:-1]))
-    return Shapes([kind for kind, _ in shapes], first, length, np.array(codes), np.array(factors))
+    return Shapes(
+        kinds=[kind for kind, _ in shapes], first=first, length=length, codes=np.array(codes), factor=np.array(factors)
+    )
 
 
 def _browse(random: Random, least: int, most: int) -> list[int]:
@@ -159,13 +161,13 @@ def _lay_out(world: SessionWorld, rng: np.random.Generator, chosen: Ints, starts
     labels = [None if kind is None else (kind, f"s-{first + place:09d}") for place, kind in enumerate(kinds)]
     visitors = world.population.active(rng, starts)[visit]
     return Visits(
-        starts[visit] + passed - passed[begins][visit],
-        codes,
-        visitors,
-        cents,
-        skewed(rng, np.full(len(chosen), PRODUCTS))[visit],
-        world.population.homes(visitors),
-        [labels[place] for place in visit.tolist()],
+        times=starts[visit] + passed - passed[begins][visit],
+        codes=codes,
+        visitors=visitors,
+        cents=cents,
+        items=skewed(rng, np.full(len(chosen), PRODUCTS))[visit],
+        cities=world.population.homes(visitors),
+        labels=[labels[place] for place in visit.tolist()],
     )
 
 
@@ -215,7 +217,7 @@ def click_line(ts: int, visitor: int, page: int, spot: int, shift: int) -> str:
     return CLICK_LINE % (ts, visitor, PAGES[page], ELEMENTS[spot], 100 + 110 * spot + shift, 300 + shift)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VisitScene:
     """Where a visit is planted."""
 

@@ -27,7 +27,7 @@ DAY = 24 * HOUR
 DISTINCT_MOST = 1_000_000  # people whose homes and habits are held in memory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class City:
     country: str
     lat: float
@@ -38,30 +38,30 @@ class City:
 
 
 CITIES = (
-    City("US", 40.71, -74.01, -5, 9.0, 23),
-    City("US", 41.88, -87.63, -6, 5.0, 24),
-    City("US", 34.05, -118.24, -8, 6.0, 50),
-    City("US", 29.76, -95.37, -6, 4.0, 66),
-    City("CA", 43.65, -79.38, -5, 3.0, 99),
-    City("MX", 19.43, -99.13, -6, 4.0, 187),
-    City("BR", -23.55, -46.63, -3, 6.0, 177),
-    City("AR", -34.60, -58.38, -3, 2.0, 181),
-    City("GB", 51.51, -0.13, 0, 6.0, 81),
-    City("FR", 48.86, 2.35, 1, 5.0, 90),
-    City("DE", 52.52, 13.41, 1, 4.0, 84),
-    City("DE", 48.14, 11.58, 1, 3.0, 91),
-    City("NL", 52.37, 4.90, 1, 2.0, 145),
-    City("ES", 40.42, -3.70, 1, 3.0, 88),
-    City("IT", 41.90, 12.50, 1, 3.0, 79),
-    City("PL", 52.23, 21.01, 1, 2.0, 83),
-    City("TR", 41.01, 28.98, 3, 3.0, 78),
-    City("NG", 6.52, 3.38, 1, 3.0, 105),
-    City("ZA", -26.20, 28.05, 2, 2.0, 41),
-    City("AE", 25.20, 55.27, 4, 2.0, 94),
-    City("IN", 19.08, 72.88, 5, 6.0, 49),
-    City("SG", 1.35, 103.82, 8, 2.0, 119),
-    City("JP", 35.68, 139.69, 9, 5.0, 126),
-    City("AU", -33.87, 151.21, 10, 3.0, 101),
+    City(country="US", lat=40.71, lon=-74.01, utc_hours=-5, weight=9.0, octet=23),
+    City(country="US", lat=41.88, lon=-87.63, utc_hours=-6, weight=5.0, octet=24),
+    City(country="US", lat=34.05, lon=-118.24, utc_hours=-8, weight=6.0, octet=50),
+    City(country="US", lat=29.76, lon=-95.37, utc_hours=-6, weight=4.0, octet=66),
+    City(country="CA", lat=43.65, lon=-79.38, utc_hours=-5, weight=3.0, octet=99),
+    City(country="MX", lat=19.43, lon=-99.13, utc_hours=-6, weight=4.0, octet=187),
+    City(country="BR", lat=-23.55, lon=-46.63, utc_hours=-3, weight=6.0, octet=177),
+    City(country="AR", lat=-34.60, lon=-58.38, utc_hours=-3, weight=2.0, octet=181),
+    City(country="GB", lat=51.51, lon=-0.13, utc_hours=0, weight=6.0, octet=81),
+    City(country="FR", lat=48.86, lon=2.35, utc_hours=1, weight=5.0, octet=90),
+    City(country="DE", lat=52.52, lon=13.41, utc_hours=1, weight=4.0, octet=84),
+    City(country="DE", lat=48.14, lon=11.58, utc_hours=1, weight=3.0, octet=91),
+    City(country="NL", lat=52.37, lon=4.90, utc_hours=1, weight=2.0, octet=145),
+    City(country="ES", lat=40.42, lon=-3.70, utc_hours=1, weight=3.0, octet=88),
+    City(country="IT", lat=41.90, lon=12.50, utc_hours=1, weight=3.0, octet=79),
+    City(country="PL", lat=52.23, lon=21.01, utc_hours=1, weight=2.0, octet=83),
+    City(country="TR", lat=41.01, lon=28.98, utc_hours=3, weight=3.0, octet=78),
+    City(country="NG", lat=6.52, lon=3.38, utc_hours=1, weight=3.0, octet=105),
+    City(country="ZA", lat=-26.20, lon=28.05, utc_hours=2, weight=2.0, octet=41),
+    City(country="AE", lat=25.20, lon=55.27, utc_hours=4, weight=2.0, octet=94),
+    City(country="IN", lat=19.08, lon=72.88, utc_hours=5, weight=6.0, octet=49),
+    City(country="SG", lat=1.35, lon=103.82, utc_hours=8, weight=2.0, octet=119),
+    City(country="JP", lat=35.68, lon=139.69, utc_hours=9, weight=5.0, octet=126),
+    City(country="AU", lat=-33.87, lon=151.21, utc_hours=10, weight=3.0, octet=101),
 )
 
 # How busy people are at each local hour, from midnight on.
@@ -89,7 +89,7 @@ class SynthClock:
         return int(self.times(np.array([place]))[0])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
     """The keys of the stream: numbers 0 to size, each at home in a city, few very active and many rarely seen.
 
@@ -156,7 +156,15 @@ def make_population(rng: np.random.Generator, size: int) -> Population:
     first_of = np.concatenate(([0], np.cumsum(count_of)[:-1]))
     shares = np.cumsum(activity(count_of), axis=1)
     shares = shares / shares[:, -1:]
-    return Population(copies * distinct, distinct, city_of, by_city, first_of, count_of, shares)
+    return Population(
+        size=copies * distinct,
+        distinct=distinct,
+        city_of=city_of,
+        by_city=by_city,
+        first_of=first_of,
+        count_of=count_of,
+        shares=shares,
+    )
 
 
 def make_clock(population: Population, start_ms: int, events_a_day: float) -> SynthClock:

@@ -30,7 +30,7 @@ SOURCES = ("changelog", "snapshot", "source")
 STAGING = "staging"  # what another machine made
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RestoreRequest:
     """What a person wants restored. Without a stage, all of them."""
 
@@ -48,7 +48,7 @@ class RestoreRequest:
         return self.to_offset is not None or self.to_time_ms is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RestorePlan:
     """One partition's restore. Of a changelog, offsets from `start` to `end`; of the source, inputs up to `until`."""
 
@@ -164,7 +164,17 @@ def _planned(site: StateLocation, asked: RestoreRequest, partition: int, now_ms:
     snapshot = _snapshot(site, asked, partition, changelog, end, now_ms, notes)
     start = changelog.bounds.begin if snapshot is None else snapshot.manifest.changelog.offset
     source = "changelog" if snapshot is None else "snapshot"
-    return RestorePlan(partition, now, source, start, end, changelog, snapshot, notes=tuple(notes), stage=stage)
+    return RestorePlan(
+        partition=partition,
+        now=now,
+        source=source,
+        start=start,
+        end=end,
+        changelog=changelog,
+        snapshot=snapshot,
+        notes=tuple(notes),
+        stage=stage,
+    )
 
 
 def _end(site: StateLocation, asked: RestoreRequest, changelog: ChangelogPartition, now_ms: int) -> int:
@@ -241,9 +251,9 @@ def _from_source(site: StateLocation, asked: RestoreRequest, partition: int, now
         moment = None
     begin = _first_offsets(site, partition)
     return RestorePlan(
-        partition,
-        now,
-        "source",
+        partition=partition,
+        now=now,
+        source="source",
         start=0,
         end=sum(offset - begin.get(stream, 0) for stream, offset in until.inputs.items()),
         changelog=changelog,

@@ -67,7 +67,7 @@ from samovar.tasks.rules.timer_index import overdue_rows
 OnProgress = Callable[[int], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RestoreResult:
     """What a restore ended with."""
 
@@ -229,10 +229,10 @@ def _restore(
         store.flush()
     put_in_place(part, target)
     return RestoreResult(
-        planned.partition,
-        planned.source,
-        digest,
-        position,
+        partition=planned.partition,
+        source=planned.source,
+        digest=digest,
+        position=position,
         offset=None if following is None else following.next,
         records=built.records,
         seconds=time.monotonic() - begun,

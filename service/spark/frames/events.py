@@ -77,7 +77,7 @@ Columns: TypeAlias = Callable[[Records], list[pa.Array]]
 RowOf: TypeAlias = Callable[[Records, int], Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordFrame:
     """A frame with a row per record. `columns` is called on every executor, by a function that can travel there."""
 
@@ -132,7 +132,15 @@ def _frame(
     key = None if options.key is None else options.key.encode()
     parts = topic_ranges(site, topic, options, needed=options.source != "labels")  # nobody may have written any yet
     reads_headers = options.source in ("dead-letters", "late")
-    return RecordFrame(site.settings, pa.schema([*PLACE, *fields]), parts, columns, key, None, reads_headers)
+    return RecordFrame(
+        settings=site.settings,
+        schema=pa.schema([*PLACE, *fields]),
+        parts=parts,
+        columns=columns,
+        key=key,
+        only=None,
+        reads_headers=reads_headers,
+    )
 
 
 def _columns_of_rows(fields: Fields, row_of: RowOf) -> Columns:

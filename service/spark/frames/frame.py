@@ -45,7 +45,7 @@ MODES = ("latest", "changes")
 SPLIT = 250_000  # offsets of one task, where a partition can be cut
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FrameOptions:
     """A reader's options, checked."""
 
@@ -69,7 +69,7 @@ class FrameOptions:
         return name if kind in ("alerts", "sessions") and name else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FrameRange:
     """Offsets of one partition, for one task."""
 
@@ -103,15 +103,15 @@ def parse_options(options: Mapping[str, str]) -> FrameOptions:
         hint = "Write numbers with commas between them: 0,3."
         raise Refused("frame-option", f"`partitions` is `{given['partitions']}`", hint)
     return FrameOptions(
-        Path(config),
-        source.replace("_", "-").replace("dead letters", "dead-letters") if "/" not in source else source,
-        mode,
-        given.get("key"),
-        tuple(int(number) for number in numbers if number),
-        given.get("from"),
-        given.get("to"),
-        given.get("stage"),
-        given.get("raw", "false").lower() == "true",
+        config=Path(config),
+        source=source.replace("_", "-").replace("dead letters", "dead-letters") if "/" not in source else source,
+        mode=mode,
+        key=given.get("key"),
+        partitions=tuple(int(number) for number in numbers if number),
+        start=given.get("from"),
+        end=given.get("to"),
+        stage=given.get("stage"),
+        raw=given.get("raw", "false").lower() == "true",
     )
 
 
@@ -171,7 +171,7 @@ def topic_ranges(
     for at, bounds in site.log.bounds([TopicPartition(topic, number) for number in numbers]).items():
         start = offset_of(site.log, at, bounds, options.start or "begin")
         end = min(bounds.end, offset_of(site.log, at, bounds, options.end or "end"))
-        ranges += FrameRange(topic, at.partition, start, end).split()
+        ranges += FrameRange(topic=topic, partition=at.partition, start=start, end=end).split()
     return tuple(ranges)
 
 

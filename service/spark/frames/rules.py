@@ -33,7 +33,7 @@ OF_AGGREGATE = {
 COMPARING = {"not", "and", "or", "==", "!=", "<", "<=", ">", ">="}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KnownVersion:
     """A rule's version, by its text. `emit` has the fields that it emits and their SQL types."""
 
@@ -66,7 +66,9 @@ def known_rules(site: StateLocation) -> Mapping[str, KnownVersion]:
             is_session = isinstance(rule.form, tree.SessionForm)
             emit = {name: type_of(value, schema) for name, value in rule.emit}
             emit |= {"count": "bigint"} if is_session else {}
-            known[version] = KnownVersion(rule.id, rule.severity, tuple(rule.tags), is_session, emit)
+            known[version] = KnownVersion(
+                rule=rule.id, severity=rule.severity, tags=tuple(rule.tags), is_session=is_session, emit=emit
+            )
     return known
 
 

@@ -66,7 +66,7 @@ SCHEMA = pa.schema(
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StateFrame:
     """A frame with a row per state."""
 
@@ -121,14 +121,16 @@ def frame_of(site: StateLocation, options: FrameOptions) -> StateFrame:
                 if options.mode == "latest":
                     lag_ms, now_ms = here.settings.changelog.min_compaction_lag_ms, int(time.time() * 1000)
                     refuse_compacted(here.log, changelog, end, lag_ms, now_ms)
-            found.append(FrameRange(changelog.at.topic, partition, start, end, here.stage))
+            found.append(
+                FrameRange(topic=changelog.at.topic, partition=partition, start=start, end=end, stage=here.stage)
+            )
     if not found:
         raise Refused(
             "topic-missing",
             f"the service {site.settings.service} has no changelog yet",
             "Start it once: `samovar run` makes its topics.",
         )
-    return StateFrame(shipped(site), options, tuple(found))
+    return StateFrame(service=shipped(site), options=options, parts=tuple(found))
 
 
 def _latest(site: StateLocation, part: FrameRange, options: FrameOptions) -> Iterator[Row]:

@@ -48,18 +48,18 @@ def test_a_full_disk_is_a_refusal_and_nothing_is_half_written(tmp_path: Path, mo
     monkeypatch.setattr(file, "SETTINGS", (*file.SETTINGS, "PRAGMA max_page_count = 100"))
     with closing(EmbeddedLog(tmp_path)) as log:
         log.create([TopicSpec("in", 1), TopicSpec("out", 1)])
-        log.append([Append("out", [(b"k", b"fits")], 0)])
+        log.append([Append(topic="out", records=[(b"k", b"fits")], partition=0)])
         with pytest.raises(Refused) as refused:
-            log.append([Append("out", [(b"k", bytes(2_000_000))], 0)])
+            log.append([Append(topic="out", records=[(b"k", bytes(2_000_000))], partition=0)])
         assert refused.value.code == "log-disk-full"
         seat = seated(Seat(log, "g", ["in"]), 1)
         with pytest.raises(Refused) as refused:
-            seat.member.transact([Append("out", [(b"k", bytes(2_000_000))], 0)], {AT: 1})
+            seat.member.transact([Append(topic="out", records=[(b"k", bytes(2_000_000))], partition=0)], {AT: 1})
         assert refused.value.code == "log-disk-full"
         seat.member.close()
         assert values(read_to_end(log, "out")) == [b"fits"]
         assert log.committed("g", [AT]) == {AT: None}
-        log.append([Append("out", [(b"k", b"fits, too")], 0)])
+        log.append([Append(topic="out", records=[(b"k", b"fits, too")], partition=0)])
         assert values(read_to_end(log, "out")) == [b"fits", b"fits, too"]
 
 
@@ -87,7 +87,7 @@ def written(folder: Path) -> Path:
     with closing(EmbeddedLog(folder)) as log:
         log.create([TopicSpec("out", 1)])
         for number in range(20):
-            log.append([Append("out", [(b"k", bytes([number]) * 50_000)], 0)])
+            log.append([Append(topic="out", records=[(b"k", bytes([number]) * 50_000)], partition=0)])
     return folder / "log.db"
 
 
@@ -145,9 +145,9 @@ def test_a_torn_commit_never_happened(tmp_path: Path) -> None:
     before, torn = tmp_path / "before", tmp_path / "torn"
     with closing(EmbeddedLog(before)) as log:
         log.create([TopicSpec("out", 1)])
-        log.append([Append("out", [(b"k", b"whole")], 0)])
+        log.append([Append(topic="out", records=[(b"k", b"whole")], partition=0)])
         committed = (before / "log.db-wal").stat().st_size
-        log.append([Append("out", [(b"k", bytes(100_000)), (b"k", b"torn")], 0)])
+        log.append([Append(topic="out", records=[(b"k", bytes(100_000)), (b"k", b"torn")], partition=0)])
         torn.mkdir()
         for path in before.glob("log.db*"):
             shutil.copy(path, torn / path.name)

@@ -93,7 +93,9 @@ def test_a_kill_in_a_transaction_leaves_all_of_it_or_nothing(log: EmbeddedLog, t
     assert log.committed("g", [AT]) == {AT: 1 if done else None}
     assert values(read_to_end(log, "out")) == ([bytes(500_000), b"v", b"w"] if done else [])
     heir = seated(Seat(log, "g", ["in"]), 4)
-    assert heir.member.transact([Append("out", [(b"k", b"next")], 0)], {AT: 2}) == {OUT: 3 if done else 0}
+    assert heir.member.transact([Append(topic="out", records=[(b"k", b"next")], partition=0)], {AT: 2}) == {
+        OUT: 3 if done else 0
+    }
     heir.member.close()
     assert values(read_to_end(log, "out"))[-1] == b"next"
 
@@ -144,7 +146,7 @@ def test_a_revoked_partition_is_held_until_its_owner_has_let_go(log: EmbeddedLog
     def on_revoked(partitions: Collection[TopicPartition]) -> None:
         locks = folder_of(tmp_path, "g")
         held.extend(take(locks / f"partition-{at.partition}") is None for at in partitions)
-        member.transact([Append("out", [(b"k", b"last")], 0)], dict.fromkeys(partitions, 5))
+        member.transact([Append(topic="out", records=[(b"k", b"last")], partition=0)], dict.fromkeys(partitions, 5))
 
     owned: list[TopicPartition] = []
     member = log.join(

@@ -58,7 +58,7 @@ def compacted(log: EmbeddedLog, **settings: str) -> None:
 
 
 def append(log: EmbeddedLog, *pairs: Pair) -> None:
-    log.append([Append("t", pairs, 0)])
+    log.append([Append(topic="t", records=pairs, partition=0)])
 
 
 def pairs_and_offsets(log: EmbeddedLog) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -148,7 +148,9 @@ def test_what_is_young_is_not_touched_and_makes_nothing_old(log: EmbeddedLog, cl
 
 def test_times_and_headers_survive(log: EmbeddedLog, clock: Clock) -> None:
     compacted(log)
-    log.append([Append("t", [(b"a", b"1"), (b"b", b"2")], 0, [(("x", b"1"),), (("y", b"2"),)])])
+    log.append(
+        [Append(topic="t", records=[(b"a", b"1"), (b"b", b"2")], partition=0, headers=[(("x", b"1"),), (("y", b"2"),)])]
+    )
     clock.now_ms += 10
     append(log, (b"a", b"3"))
     log.compact("t")

@@ -96,9 +96,9 @@ class DeadWriter:
 def test_the_end_is_the_high_watermark_and_a_reader_gets_there(log: Log, kafka: str) -> None:
     """P7: records above a dead writer's open transaction are waited for, and come when its time is over."""
     at = made(log)
-    log.append([Append(at.topic, [(b"k", b"before")], 0)])
+    log.append([Append(topic=at.topic, records=[(b"k", b"before")], partition=0)])
     DeadWriter(kafka, 2_000).write(at, b"never")
-    log.append([Append(at.topic, [(b"k", b"above")], 0)])
+    log.append([Append(topic=at.topic, records=[(b"k", b"above")], partition=0)])
     end = log.bounds([at])[at].end
     assert end == 3
     with closing(log.reader({at: 0})) as reader:
@@ -135,9 +135,9 @@ def test_a_member_that_was_away_for_too_long_is_fenced(log: Log, kafka: str) -> 
     at, out, group = made(log), made(log), unique("g")
     zombie = seated(Seat(KafkaLog({"bootstrap.servers": kafka, **soon, **late}), group, [at.topic]), 1)
     heir = seated(Seat(log, group, [at.topic], slot=1), 1)
-    heir.member.transact([Append(out.topic, [(b"k", b"heir")], 0)], {at: 1})
+    heir.member.transact([Append(topic=out.topic, records=[(b"k", b"heir")], partition=0)], {at: 1})
     with pytest.raises(Fenced):
-        zombie.member.transact([Append(out.topic, [(b"k", b"zombie")], 0)], {at: 9})
+        zombie.member.transact([Append(topic=out.topic, records=[(b"k", b"zombie")], partition=0)], {at: 9})
     zombie.member.close()
     heir.member.close()
     assert log.committed(group, [at]) == {at: 1}
@@ -174,18 +174,18 @@ def test_a_broker_that_goes_away_is_told_in_time(tmp_path: Path, monkeypatch: py
         log = KafkaLog({"bootstrap.servers": address, "transaction.timeout.ms": "3000", **MISSED_SOON})
         at, out = made(log), made(log)
         seat = seated(Seat(log, group, [at.topic]), 1)
-        seat.member.transact([Append(out.topic, [(b"k", b"1")], 0)], {at: 1})
+        seat.member.transact([Append(topic=out.topic, records=[(b"k", b"1")], partition=0)], {at: 1})
         assert log.committed(group, [at]) == {at: 1}  # a single node that ends before it has told all may never do so
         with monkeypatch.context() as patch:
             patch.setattr(failpoints, "hit", passing)
             with pytest.raises(LogUnavailable):
-                seat.member.transact([Append(out.topic, [(b"k", b"lost")], 0)], {at: 2})
+                seat.member.transact([Append(topic=out.topic, records=[(b"k", b"lost")], partition=0)], {at: 2})
         seat.member.close()
         node.start(tmp_path, port, lambda _text: None, SOON)
         assert log.members(group) in ([], [f"{group}-0"])  # a session may outlive the broker that held it
         assert log.committed(group, [at]) == {at: 1}
         again = seated(Seat(log, group, [at.topic]), 1)
-        again.member.transact([Append(out.topic, [(b"k", b"2")], 0)], {at: 2})
+        again.member.transact([Append(topic=out.topic, records=[(b"k", b"2")], partition=0)], {at: 2})
         again.member.close()
         assert values(read_to_end(log, out.topic)) == [b"1", b"2"]
         log.close()
@@ -294,7 +294,7 @@ def test_an_offset_that_stands_for_none_is_no_answer(new_log: NewLog, monkeypatc
     log = new_log()
     assert isinstance(log, KafkaLog)
     at = made(log)
-    log.append([Append(at.topic, [(b"k", b"v")], at.partition)])
+    log.append([Append(topic=at.topic, records=[(b"k", b"v")], partition=at.partition)])
     first_answer(log, monkeypatch, "list_offsets", SimpleNamespace(offset=OFFSET_INVALID))
     assert log.bounds([at])[at] == Bounds(0, 1)
     first_answer(log, monkeypatch, "list_offsets", SimpleNamespace(offset=OFFSET_INVALID))
@@ -315,7 +315,7 @@ def test_a_topic_may_be_asked_for_twice_at_once(log: Log) -> None:
 def test_a_position_outside_of_the_log_is_refused(log: Log, kafka: str, start: int) -> None:
     """P4: records that were deleted, or a position beyond the end."""
     at = made(log)
-    log.append([Append(at.topic, [(b"k", b"%d" % number) for number in range(5)], 0)])
+    log.append([Append(topic=at.topic, records=[(b"k", b"%d" % number) for number in range(5)], partition=0)])
     admin = AdminClient({"bootstrap.servers": kafka})
     for deleted in admin.delete_records([KafkaPlace(*at, 3)]).values():
         deleted.result(30)
@@ -331,11 +331,17 @@ def test_a_record_that_is_too_large_is_refused_and_nothing_is_written(log: Log) 
     at = TopicPartition(name, 0)
     large = os.urandom(3000)  # cannot be compressed
     with pytest.raises(Refused) as refused:
-        log.append([Append(name, [(b"k", large)], 0)])
+        log.append([Append(topic=name, records=[(b"k", large)], partition=0)])
     assert refused.value.code == "record-too-large"
     seat = seated(Seat(log, group, [name]), 1)
     with pytest.raises(Refused) as refused:
-        seat.member.transact([Append(name, [(b"k", b"small")], 0), Append(name, [(b"k", large)], 0)], {at: 1})
+        seat.member.transact(
+            [
+                Append(topic=name, records=[(b"k", b"small")], partition=0),
+                Append(topic=name, records=[(b"k", large)], partition=0),
+            ],
+            {at: 1},
+        )
     assert refused.value.code == "record-too-large"
     seat.member.close()
     assert log.committed(group, [at]) == {at: None}
@@ -351,7 +357,9 @@ def test_a_transaction_that_failed_before_its_offsets_says_why(log: Log, monkeyp
     producer = seat.member._writer.producer
     monkeypatch.setattr(failpoints, "hit", lambda point: producer.flush(30) if point == "offsets.before" else None)
     with pytest.raises(Refused) as refused:
-        seat.member.transact([Append(name, [(b"k", os.urandom(3000)), (b"k", b"small")], 0)], {at: 1})
+        seat.member.transact(
+            [Append(topic=name, records=[(b"k", os.urandom(3000)), (b"k", b"small")], partition=0)], {at: 1}
+        )
     assert refused.value.code == "record-too-large"
     seat.member.close()
     assert log.committed(group, [at]) == {at: None}
@@ -361,7 +369,7 @@ def test_a_full_queue_keeps_the_order(kafka: str, log: Log) -> None:
     at = made(log)
     narrow = KafkaLog({"bootstrap.servers": kafka, "queue.buffering.max.messages": "100"})
     pairs = [(b"k", b"%d" % number) for number in range(5_000)]
-    assert narrow.append([Append(at.topic, pairs, 0)]) == 5_000
+    assert narrow.append([Append(topic=at.topic, records=pairs, partition=0)]) == 5_000
     narrow.close()
     assert values(read_to_end(log, at.topic)) == [value for _, value in pairs]
 
@@ -422,7 +430,9 @@ def test_partitions_of_several_topics_are_told_apart(log: Log) -> None:
     log.create([TopicSpec(name, 2) for name in names])
     places = [TopicPartition(name, number) for name in names for number in (0, 1)]
     for turn in range(3):
-        log.append([Append(at.topic, [(b"k", f"{at} {turn}".encode())], at.partition) for at in places])
+        log.append(
+            [Append(topic=at.topic, records=[(b"k", f"{at} {turn}".encode())], partition=at.partition) for at in places]
+        )
     found: dict[TopicPartition, list[bytes]] = {at: [] for at in places}
     reader = log.reader(dict.fromkeys(places, 0))
     until(lambda: _taken(reader, found) == 12)
@@ -440,7 +450,7 @@ def test_what_a_record_has_comes_back(log: Log) -> None:
     at = made(log)
     pairs = [(b"k", b"v"), (None, b"no key"), (b"gone", None), (b"", b""), (b"x" * 5_000, b"y" * 50_000)]
     headers = [(("a", b"1"), ("b", b"")), (), (("a", "ü".encode()),), (), ()]
-    log.append([Append(at.topic, pairs, 0, headers)])
+    log.append([Append(topic=at.topic, records=pairs, partition=0, headers=headers)])
     reader = log.reader({at: 0})
     came: list[tuple[object, ...]] = []
 

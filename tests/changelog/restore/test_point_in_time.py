@@ -31,7 +31,7 @@ def changelog() -> tuple[MemoryLog, ChangelogPartition, SetClock]:
     log = MemoryLog(Broker(clock), Tunables(look_back_records=2, replay_records=3))
     log.create([TopicSpec("c", 1)])
     for pair in RECORDS:
-        log.append([Append("c", [pair], 0)])
+        log.append([Append(topic="c", records=[pair], partition=0)])
         clock.pass_ms(1_000)
     return log, ChangelogPartition.look(log, AT, 1_000), clock
 

@@ -17,7 +17,9 @@ from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 
 AT = TopicPartition("c", 0)
-CHANGELOG = ChangelogPartition(AT, Topic("c", 1, {}, "id"), Bounds(10, 20), delete_retention_ms=1_000)
+CHANGELOG = ChangelogPartition(
+    at=AT, topic=Topic(name="c", partitions=1, settings={}, id="id"), bounds=Bounds(10, 20), delete_retention_ms=1_000
+)
 NOW = 50_000
 
 
@@ -69,7 +71,7 @@ def log_of(*pairs: Pair, tunables: Tunables = SMALL) -> tuple[MemoryLog, SetCloc
     log.create([TopicSpec("c", 1)])
     for pair in pairs:
         clock.pass_ms(1)
-        log.append([Append("c", [pair], 0)])
+        log.append([Append(topic="c", records=[pair], partition=0)])
     return log, clock
 
 

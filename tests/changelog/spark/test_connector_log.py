@@ -43,7 +43,7 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
     found = EmbeddedLog(tmp_path / "log")
     found.create([TopicSpec("a", 1), TopicSpec("b", 1)])
     pairs: list[Pair] = [(b"k%d" % offset, b"own%d" % offset) for offset in range(30)]
-    found.append([Append("a", pairs, 0), Append("b", pairs, 0)])
+    found.append([Append(topic="a", records=pairs, partition=0), Append(topic="b", records=pairs, partition=0)])
     yield found
     found.close()
 

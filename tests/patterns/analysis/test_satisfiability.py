@@ -62,7 +62,7 @@ def random_event(rng: Random) -> Event:
 @given(st.randoms(use_true_random=False))
 def test_no_event_satisfies_what_is_called_impossible(rng: Random) -> None:
     condition = resolved(condition_text(rng))
-    scope = Scope(("e",))
+    scope = Scope(types=("e",))
     possible, certain = satisfiable([condition], scope), implies([], condition, scope)
     for _ in range(100):
         found = holds(condition, Reading(random_event(rng)))
@@ -73,13 +73,13 @@ def test_no_event_satisfies_what_is_called_impossible(rng: Random) -> None:
 @given(st.randoms(use_true_random=False))
 def test_implication_holds_of_every_event(rng: Random) -> None:
     one, two = resolved(condition_text(rng, 1)), resolved(condition_text(rng, 1))
-    if implies([one], two, Scope(("e",))):
+    if implies([one], two, Scope(types=("e",))):
         for _ in range(100):
             reading = Reading(random_event(rng))
             assert holds(two, reading) or not holds(one, reading)
 
 
 def test_the_generator_makes_both_kinds() -> None:
-    rng, scope = Random(1), Scope(("e",))
+    rng, scope = Random(1), Scope(types=("e",))
     found = [satisfiable([resolved(condition_text(rng))], scope) for _ in range(300)]
     assert 10 < found.count(False) < 150

@@ -67,7 +67,7 @@ def test_one_partition(times: list[int], sizes: list[int], slack: int) -> None:
         else:
             wanted.append(row)
         largest = max(largest, row[0])
-    out, late, watermarks = released(cut(rows, sizes), Buffer(0, (slack,)))
+    out, late, watermarks = released(cut(rows, sizes), Buffer(columns=0, slack_ms=(slack,)))
     assert out == sorted(wanted)
     assert late == wanted_late
     assert watermarks == sorted(watermarks)
@@ -81,14 +81,14 @@ def test_two_partitions_interleaved_in_any_way(times: list[int], sizes: list[int
     interleaved += [row for half in halves for row in half[min(map(len, halves)) :]]
 
     def run(rows: list[Row]) -> tuple[list[Row], set[tuple[int, int]]]:
-        out, late, _ = released(cut(rows, sizes), Buffer(0, (slack,), ((0, 0), (0, 1))))
+        out, late, _ = released(cut(rows, sizes), Buffer(columns=0, slack_ms=(slack,), partitions=((0, 0), (0, 1))))
         return out, set(late)
 
     assert run(one_after_the_other) == run(interleaved)
 
 
 def test_a_silent_partition_holds_event_time_back() -> None:
-    buffer = Buffer(0, (5,), ((0, 0), (0, 1)))
+    buffer = Buffer(columns=0, slack_ms=(5,), partitions=((0, 0), (0, 1)))
     ordered = order(batch_of([(100, 0, 0, 0), (200, 0, 0, 1)]), buffer)
     assert (len(ordered.released), ordered.watermark) == (0, NO_TIME)
     ordered = order(batch_of([(150, 0, 1, 0)]), buffer)
@@ -98,6 +98,6 @@ def test_a_silent_partition_holds_event_time_back() -> None:
 
 def test_in_order_without_slack_is_passed_through() -> None:
     batch = batch_of([(1, 0, 0, 0), (1, 0, 0, 1), (4, 0, 0, 2)])
-    ordered = order(batch, Buffer(0, (0,)))
+    ordered = order(batch, Buffer(columns=0, slack_ms=(0,)))
     assert ordered.released is batch
     assert ordered.watermark == 4

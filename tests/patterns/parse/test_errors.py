@@ -259,7 +259,15 @@ def test_the_cases_are_refused_on_their_line(path: Path) -> None:
 
 
 def shown(line: str, column: int, end: int) -> list[str]:
-    finding = Finding("an-id", "error", "what", "f.yml", Span(1, column, 1, end), "this", "that")
+    finding = Finding(
+        id="an-id",
+        level="error",
+        message="what",
+        path="f.yml",
+        span=Span(1, column, 1, end),
+        expected="this",
+        hint="that",
+    )
     return render(finding, line).split("\n")
 
 
@@ -294,12 +302,14 @@ def test_a_long_line_is_cut_around_the_caret() -> None:
 
 
 def test_a_place_outside_of_the_text_shows_no_line() -> None:
-    finding = Finding("an-id", "error", "what", "f.yml", Span(9, 1, 9, 2))
+    finding = Finding(id="an-id", level="error", message="what", path="f.yml", span=Span(9, 1, 9, 2))
     assert render(finding, "one line") == "f.yml:9:1: error: what [an-id]"
 
 
 def test_a_finding_as_json() -> None:
-    finding = Finding("an-id", "warning", "what", "f.yml", Span(1, 2, 3, 4), None, "that")
+    finding = Finding(
+        id="an-id", level="warning", message="what", path="f.yml", span=Span(1, 2, 3, 4), expected=None, hint="that"
+    )
     assert to_json(finding) == {
         "id": "an-id", "level": "warning", "message": "what", "path": "f.yml", "line": 1, "column": 2, "end_line": 3,
         "end_column": 4, "expected": None, "hint": "that",

@@ -198,7 +198,7 @@ def test_states_beyond_memory_change_nothing(service: Service, monkeypatch: pyte
 def test_dead_letters_are_counted_and_passed_over(service: Service) -> None:
     service.process(many(60))
     with service.log() as log:
-        log.append([Append("purchase", [(b"c1", b"no json"), (b"c1", b'{"card": "c1"}')])])
+        log.append([Append(topic="purchase", records=[(b"c1", b"no json"), (b"c1", b'{"card": "c1"}')])])
     found = backtested(service, PROBES)
     assert found.tally.totals.dead == 2
     assert found.rules[0].found > 0
@@ -230,7 +230,7 @@ def label(service: Service, labels: Sequence[tuple[str, str]]) -> None:
         pairs = [
             (alert.encode(), json.dumps({"alert": alert, "label": each, **told}).encode()) for alert, each in labels
         ]
-        log.append([Append("s-labels", [*pairs, (b"bad", b"no label at all")])])
+        log.append([Append(topic="s-labels", records=[*pairs, (b"bad", b"no label at all")])])
 
 
 def test_precision_and_recall_by_labels(service: Service) -> None:

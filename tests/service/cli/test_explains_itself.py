@@ -81,9 +81,9 @@ def appended(settings: ServiceFile, events: Iterable[dict[str, Any]]) -> Iterato
         if key is not None:
             part.setdefault(stream.topic, []).append((str(key).encode(), json.dumps(event).encode()))
         if number % 2_000 == 1_999:
-            yield [Append(topic, pairs) for topic, pairs in part.items()]
+            yield [Append(topic=topic, records=pairs) for topic, pairs in part.items()]
             part = {}
-    yield [Append(topic, pairs) for topic, pairs in part.items()]
+    yield [Append(topic=topic, records=pairs) for topic, pairs in part.items()]
 
 
 def alerts_of(site: Served, rule: str) -> Iterator[dict[str, Any]]:

@@ -297,7 +297,7 @@ def clocked(config: Path) -> Iterator[EmbeddedLog]:
     log = EmbeddedLog(folder, clock=lambda: now[0])
     for number, value in enumerate("abcdefgh"):
         now[0] = next(times)
-        log.append([Append("purchase", [(f"k{number}".encode(), value.encode())], number % 4)])
+        log.append([Append(topic="purchase", records=[(f"k{number}".encode(), value.encode())], partition=number % 4)])
     yield log
     log.close()
 
@@ -337,7 +337,14 @@ def test_a_line_for_people(config: Path, clocked: EmbeddedLog) -> None:
 def test_headers_tombstones_and_bytes(config: Path, clocked: EmbeddedLog) -> None:
     headers = (("why", b"Malformed"), ("twice", b"1"), ("twice", b"2"), ("raw", b"\xff"))
     clocked.append(
-        [Append("s-dead-letters", [(None, b"\xff\x00"), (b"\xfe", None), (b"k", b'{"a": [1]}')], 0, [headers, (), ()])]
+        [
+            Append(
+                topic="s-dead-letters",
+                records=[(None, b"\xff\x00"), (b"\xfe", None), (b"k", b'{"a": [1]}')],
+                partition=0,
+                headers=[headers, (), ()],
+            )
+        ]
     )
     first, second, third = records(config, "dead-letters")
     assert (first["key"], first["value_base64"]) == (None, "/wA=")
@@ -352,13 +359,13 @@ def test_headers_tombstones_and_bytes(config: Path, clocked: EmbeddedLog) -> Non
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', "{broken", "null", "7", "[" * 100_000])
 def test_what_is_not_json_stays_text(text: str, config: Path, clocked: EmbeddedLog) -> None:
-    clocked.append([Append("s-late", [(b"k", text.encode())])])
+    clocked.append([Append(topic="s-late", records=[(b"k", text.encode())])])
     assert [record["value"] for record in records(config, "late")] == [text]
 
 
 @pytest.mark.parametrize("name", ["alerts", "late", "dead-letters", "changelog", "journal"])
 def test_words_for_the_services_own_topics(name: str, config: Path, clocked: EmbeddedLog) -> None:
-    clocked.append([Append(f"s-{name}", [(b"k", b"here")])])
+    clocked.append([Append(topic=f"s-{name}", records=[(b"k", b"here")])])
     assert [record["topic"] for record in records(config, name)] == [f"s-{name}"]
     assert [record["value"] for record in records(config, f"s-{name}")] == ["here"]
 
@@ -399,7 +406,7 @@ def test_follow_shows_what_comes(config: Path, clocked: EmbeddedLog) -> None:
         assert process.stdout is not None
         # It may not be there yet: write until it has seen something, and then what it has not seen.
         while process.poll() is None:
-            clocked.append([Append("purchase", [(b"k", b"x")], 0)])
+            clocked.append([Append(topic="purchase", records=[(b"k", b"x")], partition=0)])
         seen = [json.loads(line) for line in process.stdout]
     assert process.returncode == 0
     assert [record["value"] for record in seen] == ["x", "x", "x"]

@@ -54,8 +54,10 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, d
     amounts = [(0, 1), (1, 1), (2, 900), (3, 6000), (30, 3), (31, 1), (32, 1.5), (60, 3)]
     service.produce([purchase(CARD, second, amount) for second, amount in amounts])
     with service.log() as log:
-        log.append([Append("purchase", [(CARD.encode(), f"{CARD} is no json".encode())])])
-        log.append([Append("purchase", [(CARD.encode(), json.dumps({"card": CARD, "ts": "never"}).encode())])])
+        log.append([Append(topic="purchase", records=[(CARD.encode(), f"{CARD} is no json".encode())])])
+        log.append(
+            [Append(topic="purchase", records=[(CARD.encode(), json.dumps({"card": CARD, "ts": "never"}).encode())])]
+        )
     service.process([purchase(CARD, 100, 3), purchase(CARD, 1, 3)])
     service.settle()
     tokens = tokens_of(service)
@@ -474,7 +476,15 @@ def test_a_marked_key_in_the_wrong_place_is_not_quoted(tmp_path: Path) -> None:
     service.produce([purchase("a", 0, 1)])
     with service.log() as log:
         wrong = 1 - service.partition(CARD)
-        log.append([Append("purchase", [(CARD.encode(), json.dumps(purchase(CARD, 1, 1)).encode())], wrong)])
+        log.append(
+            [
+                Append(
+                    topic="purchase",
+                    records=[(CARD.encode(), json.dumps(purchase(CARD, 1, 1)).encode())],
+                    partition=wrong,
+                )
+            ]
+        )
     done = run("topics", "check", service.config)
     assert "key-misplaced" in done.output
     assert CARD not in done.output

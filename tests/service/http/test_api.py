@@ -27,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         [*many(120), purchase("open", 400, 1), purchase("open", 410, 1.5), purchase("open", 500, 3)], snapshot=True
     )
     with service.log() as log:
-        log.append([Append("purchase", [(b"x", b"no json"), (b"x", b'{"card": "x"}')])])
+        log.append([Append(topic="purchase", records=[(b"x", b"no json"), (b"x", b'{"card": "x"}')])])
     service.process([purchase("c1", 600, 5)])
     with served(service) as made:
         made.caught_up()
@@ -396,7 +396,7 @@ def test_one_bad_line_and_nothing_is_written(fresh: Served) -> None:
 
 def test_dead_letters_are_shown_and_put_back(fresh: Served) -> None:
     with fresh.service.log() as log:
-        log.append([Append("purchase", [(b"x", b"no json")])])
+        log.append([Append(topic="purchase", records=[(b"x", b"no json")])])
     fresh.service.process([])
     found = fresh.get("/dead-letters")
     (letter,) = found["letters"]

@@ -92,7 +92,12 @@ async def heard_by(feed: Feed, seed: int) -> tuple[list[str], Position, int]:
     while not feed.is_all(len(heard), first):
         times += 1
         left = 1 if times == 1 else random.randint(1, 20)  # all come back once, however quick the feed
-        stream = listen(feed.broadcaster, feed.index, lambda: feed.position, Subscription(place, (), None, shown, mark))
+        stream = listen(
+            feed.broadcaster,
+            feed.index,
+            lambda: feed.position,
+            Subscription(start=place, rules=(), key=None, shown=shown, kind=mark),
+        )
         async for text in stream:
             for event in events_of(text):
                 assert event["event"] != "gap"

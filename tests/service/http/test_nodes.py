@@ -38,7 +38,18 @@ def two_nodes(service: Service) -> Iterator[tuple[Served, Served]]:
     with served(service, bare) as asked, served(service) as owner, service.container():  # which is in the group
         now = int(time.time() * 1000)
         tasks = [TaskReport("", number, "running") for number in range(2)]
-        told = MemberMetadata(0, "another-host", 1, now, "1", now, tasks, {}, True, owner.world.place.advertised)
+        told = MemberMetadata(
+            slot=0,
+            host="another-host",
+            pid=1,
+            since_ms=now,
+            version="1",
+            time_ms=now,
+            tasks=tasks,
+            counts={},
+            caught_up=True,
+            address=owner.world.place.advertised,
+        )
         heartbeat.tell(asked.log, "s", told)
         wait_for(lambda: asked.world.watch.latest.presences)
         wait_for(lambda: owner.world.watch.latest.presences)

@@ -43,7 +43,7 @@ class Writing:
             event = json.dumps(purchase(card, self.count, self.count)).encode()
             pairs.setdefault(partition_of(card.encode(), PARTITIONS), []).append((card.encode(), event))
             self.count += 1
-        self.log.append([Append(TOPIC, own, partition) for partition, own in pairs.items()])
+        self.log.append([Append(topic=TOPIC, records=own, partition=partition) for partition, own in pairs.items()])
 
     def places(self) -> list[Place]:
         bounds = self.log.bounds([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
@@ -57,7 +57,7 @@ def service(tmp_path: Path) -> Service:
 
 @contextmanager
 def asked(service: Service, log: Log, *, with_tail: bool) -> Iterator[Events]:
-    events = Events(service.settings, log, TailingReader(log, [TOPIC]) if with_tail else None)
+    events = Events(settings=service.settings, log=log, tail=TailingReader(log, [TOPIC]) if with_tail else None)
     try:
         yield events
     finally:

@@ -117,7 +117,15 @@ def test_a_compacted_topic_still_says_that_there_was_a_token(tmp_path: Path) -> 
         last = dict(access_records(log))
         log.delete([topic_of("s")])
         log.create([TopicSpec(topic_of("s"), 1, {"cleanup.policy": "compact"})])
-        log.append([Append(topic_of("s"), [(key, value) for key, value in last.items() if value is not None], 0)])
+        log.append(
+            [
+                Append(
+                    topic=topic_of("s"),
+                    records=[(key, value) for key, value in last.items() if value is not None],
+                    partition=0,
+                )
+            ]
+        )
     with served(service) as site:
         assert is_shut(site)
 
@@ -158,8 +166,8 @@ def test_records_that_cannot_be_read_give_nobody_anything_and_stop_nothing(tmp_p
             (MASK.encode(), None),
             (b"#session:x", b"7"),
         ]
-        site.log.append([Append(topic_of("s"), bad, 0)])
-        site.log.append([Append("s-labels", [(b"x", b"no label")], 0)])
+        site.log.append([Append(topic=topic_of("s"), records=bad, partition=0)])
+        site.log.append([Append(topic="s-labels", records=[(b"x", b"no label")], partition=0)])
         assert run("tokens", "remove", service.config, "anna").exit_code == 0
         wait_for(lambda: is_shut(site.as_(token)))
         assert is_shut(site.as_("smv_x"))
@@ -244,7 +252,7 @@ def test_live_alerts_end_when_the_role_changes(tmp_path: Path) -> None:
         was = site.world.tokens.get("operator")
         assert was is not None
         value = {"v": 1, "name": "operator", "role": "viewer", "hash": was.hash, "at": was.at, "by": was.by}
-        site.log.append([Append(topic_of("s"), [(b"operator", json.dumps(value).encode())], 0)])
+        site.log.append([Append(topic=topic_of("s"), records=[(b"operator", json.dumps(value).encode())], partition=0)])
         assert ends(stream)
 
 

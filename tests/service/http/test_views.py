@@ -28,7 +28,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         part.mkdir()
         pq.write_table(pa.table(ROWS), part / "part-0.parquet")
         lineage = {"card": {"reads": ["purchase.card"], "plain": True}, "purchases": {"reads": [], "plain": True}}
-        store.publish(ViewManifest("cards", 1, "d", 0, "full", 3, {}, {}, {"card": "string"}, lineage=lineage), 3)
+        store.publish(
+            ViewManifest(
+                view="cards",
+                version=1,
+                digest="d",
+                made_ms=0,
+                kind="full",
+                rows=3,
+                sources={},
+                rules={},
+                columns={"card": "string"},
+                lineage=lineage,
+            ),
+            3,
+        )
     tokens = tokens_of(service)
     with served(service) as made:
         operator = made.as_(tokens["operator"])
@@ -82,7 +96,20 @@ def test_versions_are_listed_and_an_operator_goes_back(site: Served) -> None:
         part = store.being_made(2)
         part.mkdir()
         pq.write_table(pa.table(ROWS).slice(0, 1), part / "part-0.parquet")
-        store.publish(ViewManifest("cards", 2, "d", 5, "full", 1, {}, {}, {"card": "string"}), 3)
+        store.publish(
+            ViewManifest(
+                view="cards",
+                version=2,
+                digest="d",
+                made_ms=5,
+                kind="full",
+                rows=1,
+                sources={},
+                rules={},
+                columns={"card": "string"},
+            ),
+            3,
+        )
     found = site.get("/views/cards")
     assert (found["version"], [each["version"] for each in found["kept"]]) == (2, [2, 1])
     viewer = site.as_(site.headers["x-viewer"])

@@ -279,7 +279,7 @@ def test_a_mark_of_a_newer_version_is_refused(settings: ServiceFile) -> None:
     written(settings, SetClock(START))
     log = log_of(settings)
     try:
-        log.append([Append(traffic_topic(settings.service), [(b"mark", b'{"v":3}')], 0)])
+        log.append([Append(topic=traffic_topic(settings.service), records=[(b"mark", b'{"v":3}')], partition=0)])
         with pytest.raises(Refused, match="format-newer"):
             read_mark(log, settings.service)
     finally:

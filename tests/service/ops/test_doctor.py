@@ -219,7 +219,7 @@ def test_a_restore_left_halfway(service: Service) -> None:
 
 def clock_findings(log_ms: int, time_ms: int, now_ms: int, service: Service) -> list[Diagnosis]:
     service.config.write_text(service.config.read_text() + 'log: {kafka: {bootstrap: "h:9092"}}\n')
-    here = MemberMetadata(0, "h", 7, NOW, "1", time_ms)
+    here = MemberMetadata(slot=0, host="h", pid=7, since_ms=NOW, version="1", time_ms=time_ms)
     return [*doctor.clocks(service.settings, {0: HeartbeatRecord(here, log_ms)}, now_ms)]
 
 
@@ -240,10 +240,10 @@ def test_clocks(log_ms: int, time_ms: int, now_ms: int, state: str, word: str, s
 
 def test_rights_that_are_lacking() -> None:
     wanted = [
-        AclEntry("service", "topic", "a", ("READ", "DESCRIBE", "CREATE")),
-        AclEntry("service", "group", "s", ("READ",)),
-        AclEntry("service", "transactional-id", "s-", ("WRITE",), "prefixed"),
-        AclEntry("http", "topic", "s-labels", ("READ", "WRITE")),
+        AclEntry(who="service", resource="topic", name="a", operations=("READ", "DESCRIBE", "CREATE")),
+        AclEntry(who="service", resource="group", name="s", operations=("READ",)),
+        AclEntry(who="service", resource="transactional-id", name="s-", operations=("WRITE",), pattern="prefixed"),
+        AclEntry(who="http", resource="topic", name="s-labels", operations=("READ", "WRITE")),
     ]
     all_of_it = {"a": frozenset({"READ", "DESCRIBE"})}
     (found,) = doctor._missing_rights(wanted, all_of_it, {"s": frozenset({"READ"})}, frozenset())

@@ -28,7 +28,16 @@ from samovar.tasks.runtime.metrics import MetricsSampler
 from tests.support.small_service import Service, catch_up, make, many, purchase, run
 
 NOW = 1_800_000_000_000
-HERE = MemberMetadata(0, "h", 7, NOW - 60_000, "1.2", NOW, [TaskReport("", 0, "running")], {"events": 3})
+HERE = MemberMetadata(
+    slot=0,
+    host="h",
+    pid=7,
+    since_ms=NOW - 60_000,
+    version="1.2",
+    time_ms=NOW,
+    tasks=[TaskReport("", 0, "running")],
+    counts={"events": 3},
+)
 
 
 @pytest.fixture
@@ -185,7 +194,16 @@ def test_the_observer_measures_a_restore(service: Service) -> None:
 
 
 def test_a_record_comes_back_as_it_was() -> None:
-    task = TaskReport("by-user", 3, "running", 5, ("login", 2), (InputReport("login", "t", 3, 7, 9, 0.5),), None, 12)
+    task = TaskReport(
+        "by-user",
+        3,
+        "running",
+        5,
+        ("login", 2),
+        (InputReport(stream="login", topic="t", partition=3, next=7, end=9, behind_s=0.5),),
+        None,
+        12,
+    )
     whole = replace(HERE, tasks=(task, TaskReport("", 0, "restoring", restore=RestoreReport(1, 2, None))))
     assert heartbeat.unpack_presence(heartbeat.pack_presence(whole)) == whole
     assert task.inputs[0].lag == 2
@@ -279,7 +297,7 @@ def test_rates_are_of_what_each_container_counted_since_the_look_before() -> Non
 
     def look(at_s: float, *present: MemberMetadata) -> Look:
         containers = tuple(ContainerStatus(each.slot, "running", HeartbeatRecord(each, NOW)) for each in present)
-        return Look(at_s, ServiceStatus("s", NOW + int(at_s * 1000), containers, ()))
+        return Look(at_s, ServiceStatus(service="s", time_ms=NOW + int(at_s * 1000), containers=containers, tasks=()))
 
     old = replace(HERE, since_ms=NOW - 60_000, counts={"events": 90_000})
     more = replace(old, counts={"events": 90_050})

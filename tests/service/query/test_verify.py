@@ -139,7 +139,7 @@ def test_a_row_that_the_changelog_lost_is_found(service: Service) -> None:
     following = following_of(store)
     assert following is not None
     with service.log() as log:
-        log.append([Append("s-changelog", [(row, None)], partition)])
+        log.append([Append(topic="s-changelog", records=[(row, None)], partition=partition)])
     # The store believes that it has seen all of the changelog, as it would where compaction had lost a record.
     moved = pack_following(type(following)(**{**_fields(following), "next": service.changelog_end(partition)}))
     store.put(FOLLOWING, moved)

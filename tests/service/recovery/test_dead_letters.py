@@ -29,7 +29,7 @@ def bad(count: int) -> list[dict[str, Any]]:
 
 def produce_raw(service: Service, *pairs: tuple[bytes | None, bytes | None], partition: int | None = None) -> None:
     with service.log() as log:
-        log.append([Append("purchase", pairs, partition)])
+        log.append([Append(topic="purchase", records=pairs, partition=partition)])
 
 
 def show(service: Service, *options: object) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def test_what_cannot_go_back_stays_and_is_said(service: Service) -> None:
         ),
     ]
     with service.log() as log:
-        log.append([Append("s-dead-letters", [(b"k", b"v")] * 5, 0, headers)])
+        log.append([Append(topic="s-dead-letters", records=[(b"k", b"v")] * 5, partition=0, headers=headers)])
     found = redrive(service, "--dry-run")["plan"]
     assert found["letters"] == 1
     assert sorted(found["left_out"].values()) == [1, 1, 1, 2]
@@ -249,13 +249,13 @@ def test_a_transaction_is_neither_too_many_nor_too_large(monkeypatch: pytest.Mon
 
 def test_a_topics_id_may_have_slashes(service: Service) -> None:
     """Kafka's ids are base64."""
-    letters = Topic("s-dead-letters", 2, {}, "a/b+c/d==")
+    letters = Topic(name="s-dead-letters", partitions=2, settings={}, id="a/b+c/d==")
     with service.log() as log:
         log.create([redrives.spec_of("s")])
         marks = [redrives.mark(letters, LetterPlace(1, 7), "purchase", 1, 0)]
-        log.append([Append(redrives.topic_of("s"), marks, 0)])
+        log.append([Append(topic=redrives.topic_of("s"), records=marks, partition=0)])
         assert redrives.marked(log, "s", letters) == {LetterPlace(1, 7)}
-        assert redrives.marked(log, "s", Topic("s-dead-letters", 2, {}, "d==")) == set()
+        assert redrives.marked(log, "s", Topic(name="s-dead-letters", partitions=2, settings={}, id="d==")) == set()
 
 
 def test_headers_that_a_letter_keeps() -> None:

@@ -96,11 +96,16 @@ class Terminal(io.StringIO):
 def test_bars_on_a_terminal_and_lines_elsewhere(kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     """P7: rate and time left show."""
     monkeypatch.setattr(progress, "EVERY_S", 0.0)
-    planned = RestorePlan(3, StoreStatus("missing"), "changelog", 0, 1_000)
+    planned = RestorePlan(partition=3, now=StoreStatus("missing"), source="changelog", start=0, end=1_000)
     err = kind()
     with progress.Bars([planned], err) as bars:
         bars.moved(planned, 250)
-        bars.done(planned, RestoreResult(3, "changelog", "d", None, 1_000, 1_000, 2.0))
+        bars.done(
+            planned,
+            RestoreResult(
+                partition=3, source="changelog", digest="d", position=None, offset=1_000, records=1_000, seconds=2.0
+            ),
+        )
     shown = err.getvalue()
     assert "partition 3" in shown
     assert ("\x1b[" in shown) == (kind is Terminal)
@@ -177,7 +182,7 @@ def test_what_was_begun_is_gone_on_with(service: Service) -> None:
     service.process(many(60))
     before = service.digests()
     with service.log() as log:
-        log.append([Append("s-changelog", [(b"u-other", b"1")], 0)])  # something to read on
+        log.append([Append(topic="s-changelog", records=[(b"u-other", b"1")], partition=0)])  # something to read on
     service.store(0).rename(service.state / "0" / "restore-changelog.part")
     (found,) = restored(service, "--partition", 0, "--from", "changelog")["restored"]
     assert found["records"] == 1

@@ -62,13 +62,15 @@ def test_p2_from_source_repairs_a_changelog_that_lost_its_end(service: Service) 
     service.process(many(60, start_s=300))
     before = service.digests()
     with service.log() as log:
-        log.append([Append("s-changelog", early, 0)])  # as if what came later had not been written
+        log.append(
+            [Append(topic="s-changelog", records=early, partition=0)]
+        )  # as if what came later had not been written
     store = RocksStore(service.store(0))
     rows = [row for row, _ in store.range(b"r", b"s")]
     store.close()
     with service.log() as log:
         gone = [(row, None) for row in rows if row not in dict(early)]
-        log.append([Append("s-changelog", [*gone, early[-1]], 0)])
+        log.append([Append(topic="s-changelog", records=[*gone, early[-1]], partition=0)])
     dry = restored(service, "--from", "source", "--partition", 0, "--dry-run")
     assert dry["differences"][0]["states_differ"] > 0
     (found,) = restored(service, "--from", "source", "--partition", 0, "--verify")["restored"]
@@ -101,7 +103,7 @@ def test_p4_half_a_repair_is_never_run_on(service: Service, monkeypatch: pytest.
         gone = [(row, None) for row, _ in store.range(b"r", b"s")]
         store.close()
         with service.log() as log:
-            log.append([Append("s-changelog", gone, partition)])
+            log.append([Append(topic="s-changelog", records=gone, partition=partition)])
     monkeypatch.setenv("SAMOVAR_TUNABLES__APPEND_ROWS", "3")
     whole = ChangelogRepair.write
     appended: list[int] = []
@@ -132,7 +134,7 @@ def test_from_source_takes_away_what_is_too_much(service: Service) -> None:
     store.close()
     row, value = next((row, value) for row, value in rows if row_parts(row)[1].startswith("countries"))
     with service.log() as log:
-        log.append([Append("s-changelog", [(row.replace(b"c3", b"zz"), value)], partition)])
+        log.append([Append(topic="s-changelog", records=[(row.replace(b"c3", b"zz"), value)], partition=partition)])
     (dry,) = restored(service, "--from", "source", "--partition", partition, "--dry-run")["differences"]
     assert dry == {"partition": partition, "rows_to_repair": 1, "states_differ": 1}
     restored(service, "--from", "source", "--partition", partition)

@@ -373,7 +373,7 @@ def test_a_partition_that_is_behind_stays(service: Service) -> None:
 
 
 def entry(kind: str, number: int, at: int, **facts: Any) -> JournalEntry:
-    return JournalEntry(kind, number, {"a": at}, None, facts)
+    return JournalEntry(kind=kind, number=number, inputs={"a": at}, watermark=None, facts=facts)
 
 
 def test_a_journal_as_if_what_was_set_back_had_never_been() -> None:

@@ -454,7 +454,14 @@ def test_a_change_that_a_container_cannot_take_is_told_and_the_old_rules_go_on(s
             assert any("change 2 of the rules is not taken" in line for line in said), said
             assert trouble(container)
             events = [*many(20, start_s=200), *tide(400)]  # its own file is not read again
-            log.append([Append("purchase", [(each["card"].encode(), json.dumps(each).encode()) for each in events])])
+            log.append(
+                [
+                    Append(
+                        topic="purchase",
+                        records=[(each["card"].encode(), json.dumps(each).encode()) for each in events],
+                    )
+                ]
+            )
             catch_up(container)
             assert "testing" in {alert["rule"] for alert in alerts(service)}
             assert run("rules", "disable", service.config, "big", "--yes").exit_code == 0

@@ -129,7 +129,9 @@ def test_junit_is_valid_xml(tmp_path: Path) -> None:
 
 def test_junit_replaces_what_xml_cannot_hold() -> None:
     difference = MatchDifference(None, {"null \x00": "\ud800 ok"}, ())
-    result = RuleTestResult("s", "f.yml", "bell \x07", 1, expected=0, found=1, differences=(difference,))
+    result = RuleTestResult(
+        rule="s", path="f.yml", name="bell \x07", line=1, expected=0, found=1, differences=(difference,)
+    )
     text = junit_xml([FileResult("f.yml", "s", (), (result,))])
     case = ET.fromstring(text).find("./testsuite/testcase")
     assert case is not None

@@ -42,7 +42,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
     made = make(tmp_path_factory.mktemp("frames") / "s")
     made.process(many(100))
     with made.log() as log:
-        log.append([Append("purchase", [(b"c1", b"{no json")])])
+        log.append([Append(topic="purchase", records=[(b"c1", b"{no json")])])
     (made.config.parent / "rules" / "visits.yml").write_text(SESSIONS)
     made.process([purchase("c1", 4_000 + 10 * n, 30, "US") for n in range(3)] + [purchase("c1", 9_000, 5, "US")])
     made.settle()
@@ -165,7 +165,7 @@ def test_labels_may_not_be_there_yet(service: Service) -> None:
     label = {"alert": "a1", "rule": "testing", "key": "c1", "label": "confirmed", "by": "ann", "at": START, "note": ""}
     with service.log() as log:
         log.create([TopicSpec("s-labels", 1)])
-        log.append([Append("s-labels", [(b"a1", json.dumps(label).encode())])])
+        log.append([Append(topic="s-labels", records=[(b"a1", json.dumps(label).encode())])])
     (row,) = rows_of(service, "labels")
     assert (row.alert, row.label, row.by, row.at) == ("a1", "confirmed", "ann", moment(START))
 

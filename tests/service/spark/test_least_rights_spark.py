@@ -223,7 +223,7 @@ def take_out_a_rule(place: Place) -> None:
 def post_bad(place: Place) -> None:
     """What becomes a dead letter, by somebody whom nobody asked for rights."""
     log = KafkaLog({"bootstrap.servers": place.kafka.admins})
-    log.append([Append(f"{place.name}-purchase", [(b"c1", b"{")])])
+    log.append([Append(topic=f"{place.name}-purchase", records=[(b"c1", b"{")])])
     log.close()
 
 
@@ -413,7 +413,7 @@ def bank(kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> Place:
         settings = load_service(place.config)
     log = KafkaLog({"bootstrap.servers": kafka.admins})
     log.create(plan(settings))
-    log.append([Append("bank-purchase", [(b"c0", json.dumps(events()[0]).encode()), (b"c0", b"{")])])
+    log.append([Append(topic="bank-purchase", records=[(b"c0", json.dumps(events()[0]).encode()), (b"c0", b"{")])])
     log.close()
     return place
 
@@ -472,12 +472,14 @@ def said_as(operation: str) -> tuple[str, ...]:
 
 def post(place: Place, event: Mapping[str, Any]) -> None:
     log = KafkaLog({"bootstrap.servers": place.kafka.admins})
-    log.append([Append(f"{place.name}-purchase", [(str(event["card"]).encode(), json.dumps(event).encode())])])
+    log.append(
+        [Append(topic=f"{place.name}-purchase", records=[(str(event["card"]).encode(), json.dumps(event).encode())])]
+    )
     log.close()
 
 
 def test_doctor_lists_rights_that_are_missing(bank: Place) -> None:
-    taken = AclEntry(SERVICE, "topic", "bank-changelog", ("WRITE",))
+    taken = AclEntry(who=SERVICE, resource="topic", name="bank-changelog", operations=("WRITE",))
     bank.kafka.revoke(bank.user(SERVICE), [taken])
     try:
         code, text = bank.run(SERVICE, "doctor", "CONFIG")

@@ -155,7 +155,7 @@ def test_p7_an_open_transaction_is_waited_for(spark: OpenSession, ran: OnKafka, 
     with writer(ran) as producer:
         producer.produce(ran.changelog, b"junk", POSITION, 0)
         assert producer.flush(30) == 0
-        log.append([Append(ran.changelog, [(POSITION, last)], 0)])  # above it, and committed
+        log.append([Append(topic=ran.changelog, records=[(POSITION, last)], partition=0)])  # above it, and committed
         at = TopicPartition(ran.changelog, 0)
         above = (0, log.bounds([at])[at].end - 1)
         quiet = {"failOnDataLoss": "false", "kafkaConsumer.pollTimeoutMs": "2000"}
@@ -197,7 +197,7 @@ def test_p2_after_the_broker_compacted(spark: OpenSession, ran: OnKafka, log: Lo
     def has_gaps() -> bool:
         for partition in (0, 1):  # a new segment, so that the one before can be cleaned
             rows = [value for at, _, key, value in raw(log, ran.changelog) if at == partition and key == POSITION]
-            log.append([Append(ran.changelog, [(POSITION, rows[-1])], partition)])
+            log.append([Append(topic=ran.changelog, records=[(POSITION, rows[-1])], partition=partition)])
         return len(raw(log, ran.changelog)) < records
 
     assert wait_for(has_gaps, PATIENCE_S)
@@ -321,8 +321,8 @@ def test_all_tables_of_views_by_the_connector_are_those_of_the_reader(
     settings = load_service(ran.service.config)
     dead = ((PREFIX + "exception", b"JSON_SYNTAX"), (PREFIX + "topic", ran.name.encode()), (PREFIX + "offset", b"7"))
     late = (("samovar.late.ms", b"1500"), ("samovar.stream", b"purchase"))
-    log.append([Append(settings.dead_letters.topic, [(b"c1", b"{")], 0, [dead])])
-    log.append([Append(settings.late.topic, [(b"c1", b"{}")], 0, [late])])
+    log.append([Append(topic=settings.dead_letters.topic, records=[(b"c1", b"{")], partition=0, headers=[dead])])
+    log.append([Append(topic=settings.late.topic, records=[(b"c1", b"{}")], partition=0, headers=[late])])
     sources = Sources(settings, log)
     found: dict[str, list[list[Any]]] = {}
     for name in sources:
@@ -369,7 +369,7 @@ def test_ranges_that_hold_nothing_visible_and_records_that_are_gone(spark: OpenS
             producer.produce(topic, b"junk", b"k", partition)
         assert producer.flush(30) == 0
         producer.abort_transaction(30)
-    log.append([Append(topic, [(b"k", b"%d" % number) for number in range(10)], 1)])
+    log.append([Append(topic=topic, records=[(b"k", b"%d" % number) for number in range(10)], partition=1)])
     places = [TopicPartition(topic, partition) for partition in range(3)]
     kafka = {"bootstrap.servers": ran.kafka}
 
@@ -393,7 +393,7 @@ def test_partitions_of_one_number_in_two_topics_are_two_parts(spark: OpenSession
     places = [TopicPartition(f"{ran.name}-{name}", 0) for name in ("one", "other")]
     log.create([TopicSpec(at.topic, 1) for at in places])
     for at, count in zip(places, (10, 4), strict=True):
-        log.append([Append(at.topic, [(b"k", b"%d" % number) for number in range(count)], 0)])
+        log.append([Append(topic=at.topic, records=[(b"k", b"%d" % number) for number in range(count)], partition=0)])
     parts = [PartRanges(at, (Range(at, *log.bounds([at])[at]),)) for at in places]
     assert spread_over(spark, "count", log, {"bootstrap.servers": ran.kafka}, parts, count_records) == [10, 4]
 

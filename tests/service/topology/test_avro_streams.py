@@ -88,7 +88,7 @@ class AvroService(Service):
     def append(self, pairs: Sequence[tuple[bytes, bytes]], stream: str = "purchase") -> None:
         with self.log() as log:
             container_of(self.settings, log, 0, lambda _: None, self.clock)  # makes the topics
-            log.append([Append(stream, list(pairs))])
+            log.append([Append(topic=stream, records=list(pairs))])
 
 
 def make(folder: Path, format: str, rules: dict[str, str] | None = None) -> AvroService:
@@ -542,7 +542,7 @@ def test_messages_of_confluents_own_serializer_on_kafka(tmp_path: Path, kafka: s
     log = KafkaLog({"bootstrap.servers": kafka})
     try:
         container = container_of(settings, log, 0, lambda _: None)
-        log.append([Append(name, pairs)])
+        log.append([Append(topic=name, records=pairs)])
         counts = container.run(until_caught_up=True)
     finally:
         log.close()

@@ -20,7 +20,7 @@ def misplace(service: Service, *events: dict[str, object]) -> None:
     with service.log() as log:
         for event in events:
             wrong = 1 - service.partition(str(event["card"]))
-            log.append([Append("purchase", [(b"other", json.dumps(event).encode())], wrong)])
+            log.append([Append(topic="purchase", records=[(b"other", json.dumps(event).encode())], partition=wrong)])
 
 
 def reasons(service: Service) -> list[str]:

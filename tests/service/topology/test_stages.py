@@ -188,9 +188,12 @@ def placed(settings: ServiceFile, *appends: Append) -> Iterator[Any]:
 
 
 MISPLACED = [
-    (Append("a", [record("c1")], (partition_of(b"c1", 3) + 1) % 3), "murmur2 places it in partition"),
-    (Append("a", [record("c1", "other")]), "has the key `other`, and its `card` is `c1`"),
-    (Append("a", [record("c1", "")], 0), "has no key, and its `card` is `c1`"),
+    (
+        Append(topic="a", records=[record("c1")], partition=(partition_of(b"c1", 3) + 1) % 3),
+        "murmur2 places it in partition",
+    ),
+    (Append(topic="a", records=[record("c1", "other")]), "has the key `other`, and its `card` is `c1`"),
+    (Append(topic="a", records=[record("c1", "")], partition=0), "has no key, and its `card` is `c1`"),
 ]
 
 
@@ -199,7 +202,7 @@ def test_one_record_in_the_wrong_place_is_found_by_a_check_and_stops_nothing(
     append: Append, words: str, write: Callable[..., ServiceFile]
 ) -> None:
     settings = write(ONE, "session by card with gap=1m [a where true]")
-    good = Append("a", [record(f"c{number}") for number in range(50)])
+    good = Append(topic="a", records=[record(f"c{number}") for number in range(50)])
     with placed(settings, good, append) as look:
         (found,) = look()
     assert found.code == "key-misplaced"
@@ -218,7 +221,7 @@ def test_a_first_start_refuses_a_topic_that_is_mostly_keyed_otherwise(
 ) -> None:
     settings = write(ONE, "session by card with gap=1m [a where true]")
     keyed = [record(f"c{number}", f"x{number}" if number < bad else None) for number in range(100)]
-    with placed(settings, Append("a", keyed)):
+    with placed(settings, Append(topic="a", records=keyed)):
         pass
     done = CliRunner().invoke(app, ["run", str(settings.path), "--until-caught-up"])
     assert (done.exit_code, "key-misplaced: " in done.output) == (code, code == 2)
@@ -226,12 +229,12 @@ def test_a_first_start_refuses_a_topic_that_is_mostly_keyed_otherwise(
 
 def test_a_topic_that_is_keyed_otherwise_later_on_stops_no_service(write: Callable[..., ServiceFile]) -> None:
     settings = write(ONE, "session by card with gap=1m [a where true]")
-    with placed(settings, Append("a", [record("c1")])):
+    with placed(settings, Append(topic="a", records=[record("c1")])):
         pass
     run = ["run", str(settings.path), "--until-caught-up"]
     assert CliRunner().invoke(app, run).exit_code == 0
     wrong = (partition_of(b"c1", 3) + 1) % 3
-    with placed(settings, Append("a", [record("c1")] * 1_000, wrong)):
+    with placed(settings, Append(topic="a", records=[record("c1")] * 1_000, partition=wrong)):
         pass
     done = CliRunner().invoke(app, run)
     assert (done.exit_code, "1,000 events" in done.output, "1,000 dead" in done.output) == (0, True, True)
@@ -258,7 +261,7 @@ def test_what_is_well_placed_is_fine(write: Callable[..., ServiceFile]) -> None:
     settings = write(ONE, "session by card with gap=1m [a where true]")
     good = [record(f"c{number}") for number in range(200)]
     odd = [(b"x", b"{"), (None, b'{"ts": 1700000000000}')]  # no events, and so nobody's
-    with placed(settings, Append("a", good), Append("a", odd)) as look:
+    with placed(settings, Append(topic="a", records=good), Append(topic="a", records=odd)) as look:
         assert look() == []
 
 

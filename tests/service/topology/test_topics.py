@@ -69,7 +69,13 @@ def by_role(specs: list[PlannedTopic], role: TopicRole) -> PlannedTopic:
 def as_planned(spec: PlannedTopic, **other: Any) -> Topic:
     """A topic that is just as it should be, but for what is given."""
     changed: Mapping[str, str] = other.pop("settings", {})
-    topic = Topic(spec.name, spec.partitions, {**spec.settings, **changed}, "id", spec.replication)
+    topic = Topic(
+        name=spec.name,
+        partitions=spec.partitions,
+        settings={**spec.settings, **changed},
+        id="id",
+        replication=spec.replication,
+    )
     return replace(topic, **other)
 
 
@@ -186,7 +192,11 @@ def test_what_does_no_harm_is_no_mismatch(
 
 def test_a_setting_that_a_topic_does_not_have_is_kafkas_default(load: Callable[[str], ServiceFile]) -> None:
     spec = by_role(plan(load(ON_KAFKA)), TopicRole.CHANGELOG)
-    (found,) = mismatches(spec, Topic(spec.name, 4, {"cleanup.policy": "compact"}, "id", 3), "h:9092")
+    (found,) = mismatches(
+        spec,
+        Topic(name=spec.name, partitions=4, settings={"cleanup.policy": "compact"}, id="id", replication=3),
+        "h:9092",
+    )
     assert found.what == "the topic f-changelog (changelog) has min.compaction.lag.ms=0 instead of 86400000"
     assert found.fix == (
         "kafka-configs.sh --bootstrap-server h:9092 --alter --entity-type topics --entity-name f-changelog "

@@ -34,7 +34,7 @@ def served(name: str, folder: Path, events: list[Event]) -> Service:
         for stream, some in by_stream.items():
             spec = streams[stream]
             pairs = [(str(event[spec.key]).encode(), json.dumps(event).encode()) for event in some]
-            log.append([Append(spec.topic, pairs)])
+            log.append([Append(topic=spec.topic, records=pairs)])
     service.settle()
     return service
 
@@ -69,7 +69,9 @@ def test_views_of_the_fraud_service(spark: OpenSession, tmp_path: Path) -> None:
         log.create([TopicSpec("fraud-labels", 1, {"cleanup.policy": "compact"})])
         said = [(alerts[1]["id"], "confirmed"), *judged.items()]  # somebody thought better of it
         rows = [{"alert": each, "rule": "", "key": "", "label": label, "by": "a", "at": START} for each, label in said]
-        log.append([Append("fraud-labels", [(row["alert"].encode(), json.dumps(row).encode()) for row in rows])])
+        log.append(
+            [Append(topic="fraud-labels", records=[(row["alert"].encode(), json.dumps(row).encode()) for row in rows])]
+        )
     views = made(service, spark)
 
     spent: dict[str, float] = defaultdict(float)

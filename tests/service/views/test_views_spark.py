@@ -212,7 +212,9 @@ def test_late_rows_rewrite_their_partition_and_no_other(spark: OpenSession, serv
 def _alert(service: Service, at: int) -> None:
     alert = {"rule": "testing", "version": "v", "id": f"x{at}", "key": {"card": "c9"}, "start": at, "end": at, "at": at}
     with service.log() as log:
-        log.append([Append("s-alerts", [(b"c9", json.dumps({**alert, "steps": {}, "emit": {}}).encode())])])
+        log.append(
+            [Append(topic="s-alerts", records=[(b"c9", json.dumps({**alert, "steps": {}, "emit": {}}).encode())])]
+        )
 
 
 def test_where_nothing_is_new_nothing_is_made_and_a_changed_file_is_made_anew(
@@ -280,7 +282,7 @@ def test_labels_are_a_source_also_where_nobody_labelled_yet(spark: OpenSession, 
             "at": START,
             "note": "",
         }
-        log.append([Append("s-labels", [(b"a1", json.dumps(label).encode())])])
+        log.append([Append(topic="s-labels", records=[(b"a1", json.dumps(label).encode())])])
     views(service, "refresh")
     assert rows(service, "labelled") == [("confirmed", 1)]
 

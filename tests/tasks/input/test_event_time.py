@@ -69,7 +69,7 @@ def raised_to(stream_source: StreamSource, now_ms: int) -> int:
 
 def test_an_input_is_idle_only_while_the_log_says_that_its_end_is_the_end() -> None:
     """An outage is not idleness: nobody could write either. It counts again from the first look that succeeds."""
-    stream_source = StreamSource([InputSpec("use", "use", "card", idle_ms=5 * S)], ("card",), 0)
+    stream_source = StreamSource([InputSpec(stream="use", topic="use", key="card", idle_ms=5 * S)], ("card",), 0)
     stream_source.buffer.largest[0, 0] = T0
     stream_source.stand("use", True, 0, None)
     assert raised_to(stream_source, 100 * S) == 0, "read to its end, and no look at the log yet"
@@ -91,7 +91,7 @@ def test_an_input_is_idle_only_while_the_log_says_that_its_end_is_the_end() -> N
 
 
 def test_before_the_first_event_no_time_is_stored() -> None:
-    stream_source = StreamSource([InputSpec("use", "use", "card")], ("card",), 0)
+    stream_source = StreamSource([InputSpec(stream="use", topic="use", key="card")], ("card",), 0)
     stream_source.note_rules({})
     assert (stream_source.inputs()["use"].largest, stream_source.entries[-1].watermark) == (None, None)
 

@@ -59,7 +59,7 @@ def records(folder: Path, *keys: str) -> Records:
     log = EmbeddedLog(folder)
     log.create([TopicSpec("t", 1)])
     values = [json.dumps({"k": key, "ts": T0 + 1_000 * at}).encode() for at, key in enumerate(keys)]
-    log.append([Append("t", [(b"any", value) for value in values], 0)])
+    log.append([Append(topic="t", records=[(b"any", value) for value in values], partition=0)])
     reader = log.reader({TopicPartition("t", 0): 0})
     (found,) = reader.poll(100, 5.0)
     reader.close()
@@ -68,7 +68,7 @@ def records(folder: Path, *keys: str) -> Records:
 
 
 def stream_source(*, slack_ms: int = 0) -> StreamSource:
-    return StreamSource([InputSpec("s", "t", "k", slack_ms=slack_ms, placed_in=2)], ["k"], 0)
+    return StreamSource([InputSpec(stream="s", topic="t", key="k", slack_ms=slack_ms, placed_in=2)], ["k"], 0)
 
 
 HERE, AWAY = (next(f"c{n}" for n in range(99) if partition_of(b"c%d" % n, 2) == place) for place in (0, 1))

@@ -202,7 +202,9 @@ def test_what_was_forwarded_twice_is_taken_once(stage: Staging) -> None:
     settle(here)
     topic = f"{here.service.settings.service}-a-by-user"
     rows = [row for row in here.service.read(topic) if row.key is not None]
-    here.service.log.append([Append(topic, [(row.key, row.value)], row.at.partition) for row in rows])
+    here.service.log.append(
+        [Append(topic=topic, records=[(row.key, row.value)], partition=row.at.partition) for row in rows]
+    )
     end(here.service, 60 * S)
     settle(here)
     assert [alert["emit"]["n"] for alert in here.service.alerts()] == [2]
@@ -213,7 +215,7 @@ def test_what_is_no_forwarded_event_is_a_dead_letter(stage: Staging) -> None:
     here = stage({"pair": PAIR}, STREAMS)
     settle(here)
     topic = f"{here.service.settings.service}-a-by-user"
-    here.service.log.append([Append(topic, [(b"k", b"hello"), (b"k", b"\0" * 40)], 1)])
+    here.service.log.append([Append(topic=topic, records=[(b"k", b"hello"), (b"k", b"\0" * 40)], partition=1)])
     settle(here)
     found = [(row.value, header(row, "exception"), header(row, "topic"), stage_of(row)) for row in here.service.dead()]
     assert found == [
@@ -226,7 +228,7 @@ def test_a_newer_format_is_refused(stage: Staging) -> None:
     here = stage({"pair": PAIR}, STREAMS)
     settle(here)
     topic = f"{here.service.settings.service}-a-by-user"
-    here.service.log.append([Append(topic, [(b"k", bytes([FORMAT + 1]) + b"\0" * 40)], 1)])
+    here.service.log.append([Append(topic=topic, records=[(b"k", bytes([FORMAT + 1]) + b"\0" * 40)], partition=1)])
     with pytest.raises(Refused, match="format-newer"):
         settle(here)
 

@@ -19,13 +19,13 @@ from samovar.tasks.model.plan import Forward, InputSpec
 
 T0 = 1_000_000
 IDLE, SLACK, LASTING = 5_000, 400, 9_000
-FORWARD = Forward("by-u", "use", "u", "s-use-by-u", 3, lasting_ms=LASTING)
+FORWARD = Forward(stage="by-u", stream="use", field="u", topic="s-use-by-u", partitions=3, lasting_ms=LASTING)
 END = SLACK + LASTING + 1  # after the last event: nobody waits for it any more
 
 
 def sink(forward: Forward = FORWARD, largest: int = T0, told: EmittedWatermark | None = None) -> RepartitionSink:
     """Of a stream whose last event was at T0, and which stands at its end since the clock was 0."""
-    stream_source = StreamSource([InputSpec("use", "t", "u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
+    stream_source = StreamSource([InputSpec(stream="use", topic="t", key="u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
     stream_source.buffer.largest[0, 0] = largest
     found = RepartitionSink([forward], stream_source, 0, {} if told is None else {forward.topic: told}, lambda *_: 0)
     stream_source.stand("use", True, 0)
@@ -107,7 +107,7 @@ def records(*events: tuple[int, str | None]) -> RecordBlock:
 
 def forwarded(forward: Forward, given: RecordBlock, before: int = 0) -> tuple[list[tuple[bytes | None, int]], int]:
     """Keys and offsets of what goes out; and how many events have no key there."""
-    stream_source = StreamSource([InputSpec("use", "t", "card", slack_ms=SLACK)], ("card", "u"), 0)
+    stream_source = StreamSource([InputSpec(stream="use", topic="t", key="card", slack_ms=SLACK)], ("card", "u"), 0)
     told = {forward.topic: EmittedWatermark(0, None, False)}
     found = RepartitionSink([forward], stream_source, 0, told, lambda *_: before)
     unkeyed = found.take("use", given, stream_source.feed(given))

@@ -26,8 +26,8 @@ from samovar.tasks.model.plan import InputSpec
 SEEDS = [int(seed) for seed in os.environ.get("SAMOVAR_SEEDS", "").split()] or range(30)
 PARTITIONS = 3
 SPECS = [
-    InputSpec("a", "s-a-by-u", "u", slack_ms=20, source_topic="a", source_partitions=PARTITIONS),
-    InputSpec("b", "s-b-by-u", "u", slack_ms=0, source_topic="b", source_partitions=PARTITIONS),
+    InputSpec(stream="a", topic="s-a-by-u", key="u", slack_ms=20, source_topic="a", source_partitions=PARTITIONS),
+    InputSpec(stream="b", topic="s-b-by-u", key="u", slack_ms=0, source_topic="b", source_partitions=PARTITIONS),
 ]
 Value = tuple[str, bytes]  # stream and a record of its repartition topic
 

@@ -32,7 +32,7 @@ def records(tmp_path: Path) -> Records:
     log = EmbeddedLog(tmp_path / "log")
     log.create([TopicSpec("t", 1)])
     data = encoded(EVENT, {"k": "a", "ts": 1_000})
-    log.append([Append("t", [(b"a", framed(1, data)), (b"a", framed(9, data))], 0)])
+    log.append([Append(topic="t", records=[(b"a", framed(1, data)), (b"a", framed(9, data))], partition=0)])
     reader = log.reader({TopicPartition("t", 0): 0})
     (found,) = reader.poll(10, 5.0)
     reader.close()
@@ -43,7 +43,7 @@ def records(tmp_path: Path) -> Records:
 def stream_source(*known: int, unknown: tuple[Unknown, ...] = ()) -> StreamSource:
     schema = parse_schema(json.dumps(EVENT))
     avro = Avro(schema, SchemaFiles(dict.fromkeys(known, schema)))
-    made = StreamSource([InputSpec("s", "t", "k", decoder=avro.decoder)], ["k"], 0)
+    made = StreamSource([InputSpec(stream="s", topic="t", key="k", decoder=avro.decoder)], ["k"], 0)
     made.resume(Position(None, {"s": Input("t", "id", 0, 0, unknown=unknown)}, ("s",), {}))
     return made
 
@@ -71,9 +71,17 @@ def test_a_replay_goes_by_the_journal_and_not_by_what_is_known_today(records: Re
     replay.replay()
     assert dead(replay, records) == [(1, "UNKNOWN_SCHEMA")]
     assert replay.entries == []
-    replay.apply(JournalEntry(SCHEMA, 5, {"s": 2}, None, {"stream": "s", "schema": 9, "known": True}))
+    replay.apply(
+        JournalEntry(
+            kind=SCHEMA, number=5, inputs={"s": 2}, watermark=None, facts={"stream": "s", "schema": 9, "known": True}
+        )
+    )
     assert dead(replay, records) == []
-    replay.apply(JournalEntry(SCHEMA, 6, {"s": 2}, None, {"stream": "s", "schema": 9, "known": False}))
+    replay.apply(
+        JournalEntry(
+            kind=SCHEMA, number=6, inputs={"s": 2}, watermark=None, facts={"stream": "s", "schema": 9, "known": False}
+        )
+    )
     assert dead(replay, records) == [(1, "UNKNOWN_SCHEMA")]
 
 
@@ -83,7 +91,9 @@ def test_a_replay_goes_by_the_journal_and_not_by_what_is_known_today(records: Re
 def receiver(*known: int) -> RepartitionSource:
     schema = parse_schema(json.dumps(EVENT))
     avro = Avro(schema, SchemaFiles(dict.fromkeys(known, schema)))
-    spec = InputSpec("s", "r", "k", decoder=avro.decoder, slack_ms=10_000, source_topic="t", source_partitions=1)
+    spec = InputSpec(
+        stream="s", topic="r", key="k", decoder=avro.decoder, slack_ms=10_000, source_topic="t", source_partitions=1
+    )
     return RepartitionSource([spec], ["k"], 0)
 
 

@@ -24,7 +24,7 @@ from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 
 AT = TopicPartition("t", 0)
-SPEC = InputSpec("use", "t", "card")
+SPEC = InputSpec(stream="use", topic="t", key="card")
 POSITION = Position(None, {"use": Input("t", "id", 10, 5)}, ("use",), {}, journal=2, changelog="c1", journal_id="j1")
 
 
@@ -68,7 +68,7 @@ def test_a_state_belongs_to_the_changelog_that_it_was_begun_in(
     position: Position | None, topic_id: str, code: str | None
 ) -> None:
     with refused_as(code):
-        check_against_changelog(position, Topic("c", 1, {}, topic_id), 0)
+        check_against_changelog(position, Topic(name="c", partitions=1, settings={}, id=topic_id), 0)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_state_belongs_to_the_changelog_that_it_was_begun_in(
 )
 def test_a_journal_that_was_put_back_has_every_entry(numbers: set[int], code: str | None) -> None:
     with refused_as(code):
-        check_against_journal(POSITION, Topic("j", 1, {}, "j2"), numbers, 0)
+        check_against_journal(POSITION, Topic(name="j", partitions=1, settings={}, id="j2"), numbers, 0)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,9 @@ def test_a_journal_that_was_put_back_has_every_entry(numbers: set[int], code: st
 )
 def test_the_input_still_has_what_was_taken_and_what_is_read_again(bounds: Bounds, code: str | None) -> None:
     with refused_as(code):
-        check_against_inputs(POSITION, [SPEC], {"t": Topic("t", 1, {}, "id")}, {AT: bounds}, 0)
+        check_against_inputs(
+            POSITION, [SPEC], {"t": Topic(name="t", partitions=1, settings={}, id="id")}, {AT: bounds}, 0
+        )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_the_input_still_has_what_was_taken_and_what_is_read_again(bounds: Bound
     ],
 )
 def test_a_stream_is_the_topic_that_it_was(spec: InputSpec, topic_id: str, code: str | None) -> None:
-    topics = {name: Topic(name, 1, {}, topic_id) for name in ("t", "u")}
+    topics = {name: Topic(name=name, partitions=1, settings={}, id=topic_id) for name in ("t", "u")}
     with refused_as(code):
         check_against_inputs(POSITION, [spec], topics, {TopicPartition(each, 0): Bounds(0, 10) for each in topics}, 0)
 
@@ -119,7 +121,7 @@ def test_a_stream_is_the_topic_that_it_was(spec: InputSpec, topic_id: str, code:
 def test_all_records_of_a_stretch_are_read(start: int, end: int) -> None:
     log = MemoryLog(Broker(SetClock()))
     log.create([TopicSpec("t", 1)])
-    log.append([Append("t", [(b"k", b"v")] * 9, 0)])
+    log.append([Append(topic="t", records=[(b"k", b"v")] * 9, partition=0)])
     found = [offset for each in read_between(log, AT, start, end, 2) for offset in each.offsets.tolist()]
     assert found[: end - start] == list(range(start, end))
     assert len(found) <= end - start + 1

@@ -139,7 +139,7 @@ def test_half_a_changelog_has_no_position_while_it_is_repaired() -> None:
 def test_half_a_rewind_says_so_and_leaves_the_offsets_to_the_last_transaction() -> None:
     before, after = {TopicPartition("t", 0): 10}, {TopicPartition("t", 0): 3}
     rewound = RewoundState(replace(PLACE, watermark=1), [], 0)
-    topics = OutputTopics("alerts", "late", "dead", "c", "journal")
+    topics = OutputTopics(alerts="alerts", late="late", dead_letters="dead", changelog="c", journal="journal")
     a, b, c = CHANGES
     last = (POSITION, pack_position(rewound.position))
     half = (POSITION, pack_position(replace(PLACE, rewinding=True)))

@@ -28,13 +28,15 @@ def kinds(alerts: Sequence[Alert]) -> list[str]:
 
 
 def test_a_task_without_special_rules_looks_at_nothing() -> None:
-    assert ShadowFilter([PublishedRule("r", "v", "text")]).is_idle
-    assert not ShadowFilter([PublishedRule("r", "v", "text"), PublishedRule("s", "v", "text", shadow=True)]).is_idle
-    assert not ShadowFilter([PublishedRule("r", "v", "text", alerts_from_ms=5)]).is_idle
+    assert ShadowFilter([PublishedRule(id="r", version="v", text="text")]).is_idle
+    assert not ShadowFilter(
+        [PublishedRule(id="r", version="v", text="text"), PublishedRule(id="s", version="v", text="text", shadow=True)]
+    ).is_idle
+    assert not ShadowFilter([PublishedRule(id="r", version="v", text="text", alerts_from_ms=5)]).is_idle
 
 
 def test_muted_matches_are_counted_per_rule_and_not_raised() -> None:
-    found, counts = ShadowFilter([PublishedRule("s", "v", "text", shadow=True)]), Counts()
+    found, counts = ShadowFilter([PublishedRule(id="s", version="v", text="text", shadow=True)]), Counts()
     loud, alarm = match(1), Alarm("x", (b"r", b"{}"))
     assert found.left([loud, match(1, "s", muted=True), alarm, match(2, "s", muted=True)], counts) == [loud, alarm]
     assert (counts.muted, dict(found.muted)) == (2, {"s": 2})

@@ -34,7 +34,7 @@ MINUTE = 60_000
 
 def harness(rule: str, whole_states: int = 100_000) -> TaskTestHarness:
     plan = plan_of_rules(rule, {"purchase": {"key": "card", "slack": "0s", "idle": "1s"}}, {}, {})
-    return TaskTestHarness(replace(plan, tunables=replace(plan.tunables, whole_states=whole_states)))
+    return TaskTestHarness(plan=replace(plan, tunables=replace(plan.tunables, whole_states=whole_states)))
 
 
 def cache_of(bench: TaskTestHarness) -> StateCache:

@@ -43,7 +43,7 @@ class StubTask:
     next: int = 0
 
     def __post_init__(self) -> None:
-        specs = [InputSpec(name, name, "k") for name in self.times]
+        specs = [InputSpec(stream=name, topic=name, key="k") for name in self.times]
         self.source = StreamSource(specs, ("k",), 0)
         for source in self.source.sources.values():
             self.source.buffer.largest[source.number, 0] = self.times[source.spec.stream]
@@ -111,7 +111,7 @@ def test_sources_wait_while_later_stages_have_much_to_take() -> None:
     class Stage:
         inputs: list[InputSpec]
 
-    plans = [Stage([InputSpec("a", "r", "k", source_topic="a", source_partitions=1)])]
+    plans = [Stage([InputSpec(stream="a", topic="r", key="k", source_topic="a", source_partitions=1)])]
     pausing, later = Backpressure(Tunables(pending_bytes=100)), StubTask({"r": 0})
     pausing.in_flight.sent(100, {TopicPartition("r", 0): 7})
     main = StubTask({"a": 0, "b": 0})

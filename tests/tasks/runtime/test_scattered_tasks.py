@@ -131,7 +131,7 @@ def test_letters_name_the_source_and_the_state_is_shown_and_verified(here: Stage
         service.events("b", [event(60 * S)], partition)
     settle(here)
     topic = f"{service.settings.service}-a-for-tasks"
-    service.log.append([Append(topic, [(b"c", b"hello")], 0)])
+    service.log.append([Append(topic=topic, records=[(b"c", b"hello")], partition=0)])
     settle(here)
     a, foreign = service.settings.streams["a"].topic, len(service.read(topic))
     dead = {place_of(row): stage_of(row) for row in service.dead()}

@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 
 
 def tell(log: Log, host: str, pid: int = 1, since_ms: int = 0) -> None:
-    heartbeat.tell(log, "s", MemberMetadata(0, host, pid, since_ms, "0", 0))
+    heartbeat.tell(log, "s", MemberMetadata(slot=0, host=host, pid=pid, since_ms=since_ms, version="0", time_ms=0))
 
 
 def test_a_slot_that_another_machine_tells_of_is_not_taken(log: EmbeddedLog) -> None:

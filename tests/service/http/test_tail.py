@@ -7,14 +7,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 
+from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import partition_of
+from samovar.common.errors import Refused
 from samovar.service.query import tailing_reader
 from samovar.service.query.events import Events, Place, StreamEvent
 from samovar.service.query.key_events import events_near
@@ -149,3 +152,28 @@ def test_a_stream_that_is_too_quick_is_not_followed_and_nobody_asking_ends_it(
         events.tail.ask()
         wait_for(lambda: events.tail is not None and events.tail._thread is None)
         assert time.monotonic() - begun >= 0.1
+
+
+def test_what_retention_takes_while_it_is_asked_for_is_left_out(tmp_path: Path, service: Service) -> None:
+    """The bounds were asked for a moment ago, and the log has let go of records since."""
+    now_ms = [1_000_000]
+    with closing(EmbeddedLog(tmp_path / "log", clock=lambda: now_ms[0])) as log:
+        log.create([TopicSpec(TOPIC, PARTITIONS, {"retention.ms": "1000"})])
+        at = TopicPartition(TOPIC, 0)
+        with asked(service, log, with_tail=False) as events:
+            for number in range(4):
+                now_ms[0] += 600
+                event = json.dumps(purchase("c", number, number)).encode()
+                log.append([Append(topic=TOPIC, records=[(b"c", event)], partition=0)])
+            places = [(TOPIC, 0, offset) for offset in range(4)]
+            assert events.bounds(TOPIC, {})[at] == (0, 4)
+            log.compact(TOPIC)
+            assert log.bounds([at])[at].begin == 2
+            assert sorted(events.at(places)) == places[2:]
+            read = [int(offset) for records in events.window({at: (0, 4)}) for offset in records.offsets]
+            assert read == [2, 3]
+            for code in ("offset-gone", "access-denied"):  # refused for another reason, it stays refused
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(log, "point_reader", Mock(side_effect=Refused(code, "", "")))
+                    with pytest.raises(Refused):
+                        events._read_part({at: [2, 3]})

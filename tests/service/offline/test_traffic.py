@@ -223,8 +223,8 @@ RECIPE_OF_TEST = Recipe("fraud", 2_000, 1, (Stretch(START - 5 * MINUTE, 10),))
 
 @pytest.mark.parametrize("point", ["produce.after:2", "commit.before:2", "commit.after:2"])
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_comes_twice(settings: ServiceFile, point: str) -> None:
-    arguments = ("traffic", settings.path, "--rate", 200, "--backfill-rate", 200, "--keys", 2_000, "--backfill", "1m")
-    arguments = (*arguments, "--for", "0s", "--json")
+    flags = "--rate 200 --backfill-rate 200 --keys 2000 --backfill 1m --for 0s --json"
+    arguments = ("traffic", settings.path, *flags.split())
     killed = run_apart(*arguments, SAMOVAR_KILL=point)
     assert killed.returncode == -9, killed.stderr
     ended = run_apart(*arguments)

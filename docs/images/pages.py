@@ -37,7 +37,7 @@ COMMAND = [sys.executable, "-c", "from samovar.service.cli.main import main; mai
 SERVICES = ("fraud", "sessions")
 RATE = float(os.environ.get("SAMOVAR_RATE", "10000"))
 CAUGHT_UP_S = 300
-WATCHED_S = 180  # of running without lag, so that charts have something to show
+WATCHED_S = 120  # of running without lag, so that charts have something to show
 ADDRESSES: dict[str, str] = {}
 
 

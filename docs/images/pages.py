@@ -1,4 +1,4 @@
-"""Makes page-*.png: every page in both themes, of `samovar demo` at its usual rate, 20,000 events per second in all.
+"""Makes page-*.png: every page in both themes, of `samovar demo` at its usual rate, 20,000 events per second.
 
     .venv/bin/python docs/images/pages.py
 
@@ -35,9 +35,9 @@ IMAGES = Path(__file__).resolve().parent
 SIZE = ViewportSize(width=1280, height=800)
 COMMAND = [sys.executable, "-c", "from samovar.service.cli.main import main; main()"]
 SERVICES = ("fraud", "sessions")
-RATE = float(os.environ.get("SAMOVAR_RATE", "10000"))
+RATE = float(os.environ.get("SAMOVAR_RATE", "20000"))
 CAUGHT_UP_S = 300
-WATCHED_S = 180  # of running without lag, so that charts have something to show
+WATCHED_S = 120  # of running without lag, so that charts have something to show
 ADDRESSES: dict[str, str] = {}
 
 

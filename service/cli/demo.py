@@ -40,8 +40,8 @@ def demo(
         int, typer.Option(min=1, max=65534, help="Port of fraud's pages, or the next free one; sessions next.")
     ] = 8080,
     rate: Annotated[
-        float, typer.Option(min=0.1, max=40_000, metavar="N", help="Events per second and service.")
-    ] = 10_000.0,
+        float, typer.Option(min=0.1, max=40_000, metavar="N", help="Events per second; of sessions at most 200.")
+    ] = 20_000.0,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where fraud/ and sessions/ are.")] = EXAMPLES,
     for_: For = None,
 ) -> None:

@@ -36,6 +36,8 @@ from samovar.service.topology.ruleset import rules_of
 from samovar.service.topology.topics import ensure
 
 SERVICES = ("fraud", "sessions")
+CONTAINERS = {"fraud": 2, "sessions": 1}
+SESSIONS_RATE = 200.0  # at most: every visit is reported, and more reports than that nobody reads
 INTERRUPTED = 128 + 2
 LOOK_S = 0.1
 STATUS_S = 10.0
@@ -180,10 +182,12 @@ class Demo:
             self._ports.append(port)
             address = f"{settings.http.scheme}://127.0.0.1:{port}"
             service = Service(settings=settings, log=log, rules=rules, reader=reader, told=told, address=address)
+            rate = self._options.rate if name == "fraud" else min(self._options.rate, SESSIONS_RATE)
+            containers = ["--containers", str(CONTAINERS[name]), "--answers-at", service.address]
             try:
                 with told.open("ab") as out:
-                    self._start(service, "run", ["run", str(config), "--answers-at", service.address], out)
-                    self._start(service, "traffic", ["traffic", str(config), "--rate", str(self._options.rate)], out)
+                    self._start(service, "run", ["run", str(config), *containers], out)
+                    self._start(service, "traffic", ["traffic", str(config), "--rate", str(rate)], out)
                     self._start(service, "serve", ["serve", str(config), "--port", str(port)], out)
                 self._say(f"[bold]{name}[/bold]: {described(service)}")
                 yield service

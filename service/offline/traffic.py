@@ -189,7 +189,7 @@ class TrafficRun:
             first = Stretch(0, min(wanted.rate, wanted.backfill_rate))
             whole_ms = -(-wanted.backfill_ms // first.block_ms) * first.block_ms  # so that its end is that of a block
             begin = replace(first, from_ms=now_ms - whole_ms)
-            recipe = Recipe(self._kind, wanted.keys or keys_for(self._kind, wanted.rate), wanted.seed, (begin,))
+            recipe = Recipe(self._kind, wanted.keys or keys_for(wanted.rate), wanted.seed, (begin,))
             mark = TrafficMark(
                 recipe if first.rate == wanted.rate else recipe.at_rate(wanted.rate, now_ms), begin.from_ms
             )

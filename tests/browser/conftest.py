@@ -96,27 +96,31 @@ match: |
 rule: visit
 title: What one visit was
 severity: info
-tags: [web, "funnel:1:Visits", "funnel:2:Several pages"]
 match: |
   session by card with gap=30m [view where true] as view [pay where true] as pay
 emit: {pages: distinct(view.page)}
 message: "{count(view)} views"
+""",
+    "opened": """
+rule: opened
+title: Any step of a purchase
+severity: info
+tags: [web, "funnel:1:Visits", "funnel:2:Several pages"]
+match: sequence by card with maxspan=0ms [purchase where merchant == "m500"] as p
 """,
     "left": """
 rule: left
 title: Left after one page
 severity: info
 tags: ["funnel:-2"]
-match: |
-  session by card with gap=30m [view where true] as view [pay where true] as pay having count() == 1
+match: sequence by card with maxspan=0ms [purchase where merchant == "m500" and amount < 2] as p
 """,
     "paid": """
 rule: paid
 title: Paid
 severity: info
 tags: ["funnel:10:Paid", "funnel:no step", "detects:funnel:1:none"]
-match: |
-  sequence by card with maxspan=0ms [pay where true] as pay
+match: sequence by card with maxspan=0ms [purchase where merchant == "m500" and amount > 100] as p
 """,
 }
 

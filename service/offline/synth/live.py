@@ -32,8 +32,6 @@ PLANT_LONGEST_MS = 8 * MINUTE  # where a fraud may take its time
 PLANT_RATE = 3.0  # events per second of all that is planted
 PLANT_BACK_MS = 2 * HOUR  # with its lead and what follows, a plant is over after that
 KEYS_MOST = 20_000_000
-PEOPLE_RATE = 20.0  # visits of people to a shop, in events per second; what is beyond comes from screens
-SCREEN_EVERY_S = 4.0
 
 
 class Arrival(NamedTuple):
@@ -57,10 +55,10 @@ class Stretch:
     def block_ms(self) -> int:
         return int(min(MINUTE, max(SECOND, BLOCK_EVENTS / self.rate * 1_000)))
 
-    def block_events(self, most_rate: float = 1e9) -> int:
+    @property
+    def block_events(self) -> int:
         """Honest events in a block: what plants leave of the rate, half of it at least."""
-        rate = max(self.rate - PLANT_RATE, self.rate / 2)
-        return round(min(rate, most_rate) * self.block_ms / 1_000)
+        return round(max(self.rate - PLANT_RATE, self.rate / 2) * self.block_ms / 1_000)
 
 
 @stored("kind keys seed stretches")
@@ -110,10 +108,9 @@ class TrafficMaker(Protocol):
         ...
 
 
-def keys_for(kind: str, rate: float) -> int:
+def keys_for(rate: float) -> int:
     """So many people that nobody does more than people do."""
-    of_people = rate if kind == "fraud" else min(rate, PEOPLE_RATE)
-    return int(min(KEYS_MOST, max(5_000, of_people * 86_400 / fraud.EVENTS_A_USER_A_DAY)))
+    return int(min(KEYS_MOST, max(5_000, rate * 86_400 / fraud.EVENTS_A_USER_A_DAY)))
 
 
 class SynthFeed:
@@ -192,7 +189,7 @@ class FraudMaker:
 
     def honest(self, begin_ms: int, stretch: Stretch, since_ms: int) -> list[Part]:
         first = begin_ms - self._world.clock.start_ms
-        size, events = stretch.block_ms, stretch.block_events()
+        size, events = stretch.block_ms, stretch.block_events
         return fraud.honest(self._world, (self._seed, 3, first), first, size, events, since_ms)
 
 
@@ -211,10 +208,6 @@ class SessionMaker:
         return generate.visits(self._world, number, self._seed, PLANT_EVERY_MS)
 
     def honest(self, begin_ms: int, stretch: Stretch, since_ms: int) -> list[Part]:
-        world, first, size = self._world, begin_ms - self._world.clock.start_ms, stretch.block_ms
-        events, of_people = stretch.block_events(), stretch.block_events(PEOPLE_RATE)
-        parts = sessions.honest(world, (self._seed, 3, first), first, size, of_people, since_ms)
-        if events > of_people and begin_ms + size >= since_ms:
-            count = int((stretch.rate - PEOPLE_RATE) * SCREEN_EVERY_S) + 1
-            parts += sessions.screens(world, (self._seed, 4, first), first, size, events - of_people, count)
-        return parts
+        first = begin_ms - self._world.clock.start_ms
+        size, events = stretch.block_ms, stretch.block_events
+        return sessions.honest(self._world, (self._seed, 3, first), first, size, events, since_ms)

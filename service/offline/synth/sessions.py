@@ -94,22 +94,6 @@ def honest(
     return [_part(_lay_out(world, rng, chosen, starts, first), rng, since_ms)]
 
 
-def screens(world: SessionWorld, seed: Sequence[int], first: int, size: int, events: int, count: int) -> list[Part]:
-    """Events of `count` screens in the shops. They are always on, so that their visits do not end."""
-    rng = np.random.default_rng(seed)
-    visitors = world.population.size + rng.integers(0, count, events)
-    visits = Visits(
-        times=world.clock.times(first + rng.random(events) * size),
-        codes=rng.choice((VIEW, PRODUCT, CLICK), events, p=(0.3, 0.4, 0.3)),
-        visitors=visitors,
-        cents=np.zeros(events, dtype=np.int64),
-        items=skewed(rng, np.full(events, PRODUCTS)),
-        cities=world.population.homes(visitors),
-        labels=[None] * events,
-    )
-    return [_part(visits, rng)]
-
-
 def _make_shapes(random: Random) -> Shapes:
     shapes: list[tuple[str | None, list[int]]] = [("bounce", [VIEW])] * 60
     for _ in range(70):

@@ -108,10 +108,10 @@ def test_another_rate_repeats_nothing_of_the_old_one(recipe: Recipe) -> None:
     after = SynthFeed(quicker, stopped).due(changed + 20_000)
     assert not {each.line for each in before} & {each.line for each in after}
     slower = [each for each in SynthFeed(recipe).due(changed) if each.at_ms >= stopped]
-    assert sorted(each for each in after if each.at_ms < changed) == sorted(slower)
-    assert 3_500 * 20 < sum(each.at_ms >= changed for each in after) < 5_500 * 20
+    assert Counter(each for each in after if each.at_ms < changed) == Counter(slower)
+    assert 1_000 * 20 < sum(each.at_ms >= changed for each in after) < 5_500 * 20  # a visit takes minutes
     # and a later start still knows both
-    assert sorted(SynthFeed(quicker, changed + 10_000).due(changed + 20_000)) == sorted(
+    assert Counter(SynthFeed(quicker, changed + 10_000).due(changed + 20_000)) == Counter(
         each for each in after if each.at_ms >= changed + 10_000
     )
 
@@ -223,8 +223,8 @@ RECIPE_OF_TEST = Recipe("fraud", 2_000, 1, (Stretch(START - 5 * MINUTE, 10),))
 
 @pytest.mark.parametrize("point", ["produce.after:2", "commit.before:2", "commit.after:2"])
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_comes_twice(settings: ServiceFile, point: str) -> None:
-    rates = ("--rate", 200, "--backfill-rate", 200, "--keys", 2_000, "--backfill", "1m")
-    arguments = ("traffic", settings.path, *rates, "--for", "0s", "--json")
+    flags = "--rate 200 --backfill-rate 200 --keys 2000 --backfill 1m --for 0s --json"
+    arguments = ("traffic", settings.path, *flags.split())
     killed = run_apart(*arguments, SAMOVAR_KILL=point)
     assert killed.returncode == -9, killed.stderr
     ended = run_apart(*arguments)

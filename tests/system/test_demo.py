@@ -188,8 +188,8 @@ def test_a_process_that_ends_by_itself_ends_the_demo_with_its_words(folder: Path
 
 
 def containers_of(folder: Path) -> list[dict[str, Any]]:
-    """Of the fraud service; one that has only joined does not say yet which process it is."""
-    found: list[dict[str, Any]] = json.loads(run_apart("status", folder / "fraud" / "service.yml", "--json").stdout)[
+    """Of the sessions service; one that has only joined does not say yet which process it is."""
+    found: list[dict[str, Any]] = json.loads(run_apart("status", folder / "sessions" / "service.yml", "--json").stdout)[
         "containers"
     ]
     return found
@@ -202,7 +202,7 @@ def test_a_killed_container_ends_the_demo_and_tells_why(folder: Path) -> None:
             assert running.process.poll() is None, running.text
         os.kill(known[0]["pid"], signal.SIGKILL)
         assert running.process.wait(PATIENCE_S) == 1
-    assert "samovar run of fraud ended with -9" in running.text
+    assert "samovar run of sessions ended with -9" in running.text  # fraud has two: the other goes on
 
 
 def test_without_the_services_it_says_what_is_missing(tmp_path: Path) -> None:

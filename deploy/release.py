@@ -28,7 +28,7 @@ GLIBC = (2, 17)  # manylinux2014
 KERNEL = "samovar/native/_kernel.so"
 KERNEL_BYTES_MAX = 1_500_000
 INSTALL_BYTES_MAX = 200_000_000
-DEMO_S = 20
+DEMO_S = 40
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -33,7 +33,7 @@ def refusal_in(text: str) -> Refused | None:
     if not mark:
         _, mark, told = text.rpartition("BadServiceFile: ")  # has a text of its own, with lines and carets
         what = told.splitlines()[0] if told else "the service file has errors"
-        hint = "Mend the file; `samovar rules check CONFIG` shows all of it."
+        hint = "Fix the file; `samovar rules check CONFIG` shows all of it."
         return Refused("service-file", what, hint) if mark else None
     first, *more = told.splitlines()
     own = takewhile(lambda line: line.startswith("  ") and not _NOT_OURS.match(line), more)

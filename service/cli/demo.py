@@ -14,14 +14,12 @@ from rich.console import Console
 from samovar.service.cli.options import Config, SetFlags, instant, milliseconds
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
-from samovar.service.offline.demo import DemoOptions, on_broker
+from samovar.service.offline.demo import DemoOptions, on_broker, services_folder
 from samovar.service.offline.demo import demo as run_demo
 from samovar.service.offline.generate import START_MS, STREAMS, write
 from samovar.service.offline.traffic import TrafficRequest, TrafficRun
 from samovar.service.runtime.processes import nothing_begun, stopping
 from samovar.service.topology.logs import opened
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 For = Annotated[str | None, typer.Option("--for", metavar="D", help="End after so long.")]
 
@@ -42,18 +40,22 @@ def demo(
     rate: Annotated[
         float, typer.Option(min=0.1, max=40_000, metavar="N", help="Events per second; of sessions at most 200.")
     ] = 20_000.0,
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where fraud/ and sessions/ are.")] = EXAMPLES,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where fraud/ and sessions/ are. [default: examples/ or ./samovar-demo]"),
+    ] = None,
     for_: For = None,
 ) -> None:
-    """Run the two services of examples/ with generated traffic, and show their first alerts. Ctrl-C ends it.
+    """Run the two example services with generated traffic, and show their first alerts. Ctrl-C ends it.
 
-    All state is kept next to the service files: the next demo goes on from there. Needs a checkout of the sources.
+    In a checkout of the sources these are examples/fraud and examples/sessions; otherwise they are copied to
+    ./samovar-demo. All state is kept next to the service files: the next demo goes on from there.
 
     Exit codes: 0 stopped, 1 a process ended by itself, 2 wrong usage or refused.
     """
     seconds = None if for_ is None else milliseconds("--for", for_) / 1000
     with exit_on_refusal():
-        options = DemoOptions(folder, rate, seconds, http)
+        options = DemoOptions(folder or services_folder(), rate, seconds, http)
         if not kafka:
             raise typer.Exit(run_demo(Console(), options))
         with on_broker(kafka_dir, port, lambda text: print(text, file=sys.stderr, flush=True)) as address:

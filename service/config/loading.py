@@ -322,15 +322,18 @@ def _report(fault: ErrorDetails, root: YamlMap, report: Report, given: Sequence[
     inside = ".".join(map(str, place[:-1]))
     of = f" in `{inside}`" if inside else ""
     context, kind, by = fault.get("ctx", {}), fault["type"], giving(given, place)
-    code, message, expected, hint = "service-file", fault["msg"], context.get("expected"), context.get("hint")
+    message, expected, hint = fault["msg"], context.get("expected"), context.get("hint")
     if kind == "missing":
         report.error("missing-setting", f"`{place[-1]}` is missing{of}", _spans_of(root, place[:-1])[1])
         return None
     if kind == "extra_forbidden":
-        known = allowed_names(place[:-1])
-        code, message, where = "unknown-setting", f"there is no setting `{place[-1]}`{of}", key_span
+        known, message = allowed_names(place[:-1]), f"there is no setting `{place[-1]}`{of}"
         expected, hint = ", ".join(known), did_you_mean(str(place[-1]), known)
-    elif kind == "setting":
+        if by is not None:
+            return _outside_error(by, message, expected, hint)
+        report.error("unknown-setting", message, key_span, expected=expected, hint=hint)
+        return None
+    if kind == "setting":
         message = context["message"]
         where = key_span if "[key]" in fault["loc"] else where
     elif by is None and kind in ("model_type", "model_attributes_type", "mapping_type", "dict_type"):
@@ -339,7 +342,7 @@ def _report(fault: ErrorDetails, root: YamlMap, report: Report, given: Sequence[
         message = f"`{'.'.join(map(str, place))}`: {fault['msg']}"
     if by is not None:
         return _outside_error(by, message, expected, hint)
-    report.error(code, message, where, expected=expected, hint=hint)
+    report.error("service-file", message, where, expected=expected, hint=hint)
     return None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -168,8 +169,8 @@ class Demo:
         if not config.is_file():
             raise Refused(
                 "demo-missing",
-                f"the demo needs the services of the source tree, and there is no {config}",
-                "Run it from a checkout of Samovar, or name their folder with --folder.",
+                f"the demo needs the services fraud and sessions, and there is no {config}",
+                "Name the folder that has them with --folder, or leave --folder out.",
             )
         settings = load_service(config, self._environment)
         told = config.parent / ".samovar" / "demo.log"
@@ -292,6 +293,17 @@ def free_port_from(port: int) -> int:
             probe.bind(("127.0.0.1", number))
             return number
     return port  # anyone who serves there will say that it is taken
+
+
+def services_folder() -> Path:
+    """The examples of a checkout. Those of an installed Samovar are copied here first: state is kept next to them."""
+    examples = Path(__file__).resolve().parents[2] / "examples"
+    if (examples.parent / "pyproject.toml").is_file():
+        return examples
+    copy = Path("samovar-demo")
+    if not copy.exists():
+        shutil.copytree(examples, copy)
+    return copy
 
 
 @contextmanager

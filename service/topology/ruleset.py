@@ -61,12 +61,12 @@ def _published_rules(settings: ServiceFile) -> RuleSet:
     rules = RuleSet(tuple(one.rule for one in loaded if one.rule is not None), findings)
     if rules.errors:
         what = f"the published rules have {_count(rules)} with this service file"
-        code = "rule-errors"
-        hint = "Mend the service file, or what was published: `samovar rules plan`, `samovar rules rollback`."
+        shown = rendered(rules.errors, texts)
         if all(load_given(text, path, settings.params, lists).rule is not None for path, text in texts.items()):
-            code = "schema-breaks-rules"
             hint = "`samovar rules plan` shows them all. Put the fields back, or publish rules without them first."
-        raise BadRules(code, what, hint, rendered(rules.errors, texts))
+            raise BadRules("schema-breaks-rules", what, hint, shown)
+        hint = "Fix the service file, or what was published: `samovar rules plan`, `samovar rules rollback`."
+        raise BadRules("rule-errors", what, hint, shown)
     return rules
 
 

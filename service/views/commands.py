@@ -221,7 +221,7 @@ def _query_sql(settings: ServiceFile, text: str, limit: int) -> QueryRows:
             if fault.missing is not None:
                 hint = did_you_mean(fault.missing, tables) or f"Published views are {', '.join(tables)}."
                 raise Refused("view-source", f"there is no table `{fault.missing}`", hint) from fault
-            hint = f"Did you mean one of {', '.join(fault.suggested[:5])}?" if fault.suggested else "Mend the query."
+            hint = f"Did you mean one of {', '.join(fault.suggested[:5])}?" if fault.suggested else "Fix the query."
             raise Refused("view-sql", fault.message, hint) from fault
     return QueryRows(tuple(columns), tuple(map(tuple, rows)))
 

@@ -95,7 +95,7 @@ def load_views(settings: ServiceFile) -> list[View]:
         views += [view] if view is not None else []
     if shown:
         count = "an error" if len(shown) == 1 else f"{len(shown)} errors"
-        raise BadView("view-file", f"the views have {count}", "Mend the lines above.", "\n".join(shown))
+        raise BadView("view-file", f"the views have {count}", "Fix the lines above.", "\n".join(shown))
     return sorted(views, key=lambda view: view.name)
 
 

@@ -175,7 +175,7 @@ def _refused(spec: TaskSpec, method: str, error: Exception) -> Refused:
     return Refused(
         "task-failed",
         f"`{method}` of the task {spec.name} ({spec.source}) raised {fault.message}",
-        "Mend the code and start again: nothing was processed, and nothing is lost.",
+        "Fix the code and start again: nothing was processed, and nothing is lost.",
         fault.trace.replace("\n", "\n  "),
     )
 

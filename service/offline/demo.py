@@ -38,6 +38,7 @@ from samovar.service.topology.topics import ensure
 
 SERVICES = ("fraud", "sessions")
 CONTAINERS = {"fraud": 2, "sessions": 1}
+KEPT = "10m"  # of the inputs
 SESSIONS_RATE = 200.0  # at most: every visit is reported, and more reports than that nobody reads
 INTERRUPTED = 128 + 2
 LOOK_S = 0.1
@@ -122,6 +123,7 @@ class Service:
     """One of the services: its processes, and what was seen of its alerts."""
 
     settings: ServiceFile
+    environment: Mapping[str, str]
     log: Log
     rules: Mapping[str, Rule]
     reader: Reader
@@ -172,7 +174,10 @@ class Demo:
                 f"the demo needs the services fraud and sessions, and there is no {config}",
                 "Name the folder that has them with --folder, or leave --folder out.",
             )
-        settings = load_service(config, self._environment)
+        # An hour of so many events must not fill a disk. A service in earnest keeps its inputs for longer.
+        streams = load_service(config, self._environment).streams
+        environment = {f"SAMOVAR_STREAMS__{stream.upper()}__RETENTION": KEPT for stream in streams} | self._environment
+        settings = load_service(config, environment)
         told = config.parent / ".samovar" / "demo.log"
         told.parent.mkdir(exist_ok=True)
         with opened(settings) as log:
@@ -182,7 +187,15 @@ class Demo:
             port = free_port_from(self._ports[-1] + 1 if self._ports else self._options.port)
             self._ports.append(port)
             address = f"{settings.http.scheme}://127.0.0.1:{port}"
-            service = Service(settings=settings, log=log, rules=rules, reader=reader, told=told, address=address)
+            service = Service(
+                settings=settings,
+                environment=environment | {"PYTHONUNBUFFERED": "1"},
+                log=log,
+                rules=rules,
+                reader=reader,
+                told=told,
+                address=address,
+            )
             rate = self._options.rate if name == "fraud" else min(self._options.rate, SESSIONS_RATE)
             containers = ["--containers", str(CONTAINERS[name]), "--answers-at", service.address]
             try:
@@ -201,8 +214,7 @@ class Demo:
 
     def _start(self, service: Service, what: str, arguments: Sequence[str], out: IO[bytes]) -> None:
         command = [sys.executable, "-m", "samovar.service.cli", *arguments]
-        environment = self._environment | {"PYTHONUNBUFFERED": "1"}
-        service.processes[what] = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+        service.processes[what] = subprocess.Popen(command, stdout=out, stderr=out, env=service.environment)
 
     # ---------------------------------------------------------------- following
 

@@ -130,9 +130,7 @@ def _bad_events(masks: Masks, stream: str, faults: list[tuple[int, int | None, s
     ]
     count = "1 line is" if len(faults) == 1 else f"{len(faults):,} lines are"
     what = f"{count} no event of the stream `{stream}`; nothing was written"
-    return RefusedWithErrors(
-        code="bad-events", what=what, hint="Fix them and send all again.", more={"errors": errors}
-    )
+    return RefusedWithErrors(code="bad-events", what=what, hint="Fix them and send all again.", more={"errors": errors})
 
 
 # ---------------------------------------------------------------- dead letters and late events

@@ -163,19 +163,19 @@ def unpack_presence(data: bytes) -> MemberMetadata:
     return from_wire(MemberMetadata, raw)
 
 
-def tell(log: Log, service: str, presence: MemberMetadata) -> None:
+def send_heartbeat(log: Log, service: str, presence: MemberMetadata) -> None:
     """Say how a container is doing, outside of any transaction."""
     log.append(
         [Append(topic=topic_of(service), records=[(b"%d" % presence.slot, pack_presence(presence))], partition=0)]
     )
 
 
-def leave(log: Log, service: str, slot: int) -> None:
+def send_tombstone(log: Log, service: str, slot: int) -> None:
     """Say that a container is no more."""
     log.append([Append(topic=topic_of(service), records=[(b"%d" % slot, None)], partition=0)])
 
 
-def all_seen(log: Log, service: str) -> dict[int, HeartbeatRecord]:
+def read_heartbeats(log: Log, service: str) -> dict[int, HeartbeatRecord]:
     """The newest record of each slot; none where the service never ran."""
     topic = topic_of(service)
     if topic not in log.topics([topic]):

@@ -22,8 +22,8 @@ counted from 1), `inputs` (stream to the offset that was next when it happened),
               until, time_ms       entries of the numbers in `void` (first and last of each stretch) count no more. Up
                                    to `until` (stream to offset) it had been; `alerts` is skip or again
 
-Numbers are never used again, so that a snapshot's number says whether a rewind came after it. What `standing` leaves is
-a journal as if what was set back had never been.
+Numbers are never used again, so that a snapshot's number says whether a rewind came after it. What
+`effective_entries` leaves is a journal as if what was set back had never been.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def unpack_entry(data: bytes) -> JournalEntry:
     )
 
 
-def standing(entries: Iterable[JournalEntry], until: int | None = None) -> list[JournalEntry]:
+def effective_entries(entries: Iterable[JournalEntry], until: int | None = None) -> list[JournalEntry]:
     """The entries that count, up to a number. What stands before a rewind reads no further than that."""
     found: list[JournalEntry] = []
     for entry in entries:
@@ -91,10 +91,10 @@ def is_void(number: int, rewind: JournalEntry) -> bool:
     return any(first <= number <= last for first, last in rewind.facts["void"])
 
 
-def stretches(numbers: Iterable[int]) -> list[list[int]]:
+def to_ranges(numbers: Iterable[int]) -> list[list[int]]:
     """Numbers as first and last of each stretch.
 
-    >>> stretches([3, 4, 5, 9])
+    >>> to_ranges([3, 4, 5, 9])
     [[3, 5], [9, 9]]
     """
     found: list[list[int]] = []
@@ -106,7 +106,7 @@ def stretches(numbers: Iterable[int]) -> list[list[int]]:
     return found
 
 
-def was_set_back(entries: Sequence[JournalEntry], journal: int, nexts: Mapping[str, int]) -> bool:
+def was_rewound(entries: Sequence[JournalEntry], journal: int, nexts: Mapping[str, int]) -> bool:
     """Whether a state with so many entries, at these offsets, is one that a later rewind took back."""
     later = [entry for entry in entries if entry.kind == REWIND and entry.number > journal]
     return any(

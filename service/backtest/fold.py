@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from samovar.changelog.formats.journal import JournalEntry, standing
+from samovar.changelog.formats.journal import JournalEntry, effective_entries
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.native.kernel import Batch
@@ -133,7 +133,7 @@ def _journal(log: Log, plan: Plan, partition: int) -> Sequence[JournalEntry]:
     if not log.topics([plan.topics.journal]):
         return ()
     try:
-        return standing(journal_of(log, plan, partition))
+        return effective_entries(journal_of(log, plan, partition))
     except Refused as refused:
         if refused.code != "journal-cut":
             raise

@@ -33,7 +33,7 @@ from samovar.service.backtest.lanes import OffsetSpan
 from samovar.service.backtest.rules import ANY, Group, any_variants, grouped, load_rules, warm_up_ms
 from samovar.service.config.models import ServiceFile
 from samovar.service.query import read
-from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.stages import stages_of
 from samovar.service.topology.topics import counted_topics, partitions_of
 
@@ -182,7 +182,7 @@ def backtest(
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise Refused("backtest-times", "it would begin after it ends", "Give --from an earlier time than --to.")
     begun = time.monotonic()
-    loaded = load_rules(with_rulebook(settings, log), rules)
+    loaded = load_rules(with_published_rules(settings, log), rules)
     topics = [stream.topic for stream in settings.streams.values()]
     known = log.topics(topics)
     for topic in topics:

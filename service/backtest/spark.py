@@ -21,7 +21,7 @@ from samovar.changelog.spark.session import OpenSession
 from samovar.service.backtest.fold import Fold, FoldedMatch, Tally, run_fold
 from samovar.service.backtest.run import Engine
 from samovar.service.config.models import ServiceFile
-from samovar.service.spark.jobs import refuse_away
+from samovar.service.spark.jobs import refuse_remote_executors
 from samovar.service.topology.logs import kafka_of, opened
 
 CHUNK = 20_000  # matches that are packed together
@@ -36,7 +36,7 @@ def engine_on(session: Callable[[], OpenSession], on_progress: OnProgress) -> En
     def run(
         settings: ServiceFile, log: Log, folds: Sequence[Fold], tally: Tally, _on_events: Callable[[int], None]
     ) -> Iterator[FoldedMatch]:
-        refuse_away(settings, session())
+        refuse_remote_executors(settings, session())
         total = sum(fold.records for fold in folds)
         parts = []
         for fold in folds:

@@ -29,7 +29,7 @@ from samovar.service.rules.lists import show as show_lists
 from samovar.service.rules.publishing import commit, plan_disable, plan_enable, plan_publish, plan_rollback, text_of
 from samovar.service.rules.publishing import diff as diff_texts
 from samovar.service.rules.schema_plan import plan_schema
-from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, read_rulebook, with_rulebook
+from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, load_registry, with_published_rules
 from samovar.service.topology.ruleset import lists_of
 
 CODES = """A person is asked first; where nobody can be, --yes is required. --json alone prints the plan, and nothing is
@@ -160,7 +160,7 @@ def _backtested(plan: ChangePlan, settings: ServiceFile, log: Log, texts: Sequen
     start, dots, end = span.partition("..")
     if not dots:
         raise UsageError(f"`{span}` is no span; write FROM..TO, two times")
-    lists = lists_of(with_rulebook(settings, log))
+    lists = lists_of(with_published_rules(settings, log))
     loaded = [load_given(text, "<rule>", settings.params, lists).rule for text in texts]
     progress = Progress(sys.stderr)
     found = run_backtest(
@@ -260,7 +260,7 @@ def history(
         if name is not None and text is not None:
             print(text_of(settings, log, name, text), end="")
             return
-        registry = read_rulebook(settings, log)
+        registry = load_registry(settings, log)
         if name is not None and registry.change and registry.entry(name) is None:
             raise Refused("unknown-rule", f"there is no rule `{name}`", "`samovar rules history` without it shows all.")
         names = [name] if name is not None else [entry.name for entry in registry.entries]

@@ -25,7 +25,7 @@ ANSWER_BYTES = 20_000_000
 Answer = Callable[[Sequence[Task]], list[dict[str, Any]]]
 
 
-def gathered(
+def ask_owners(
     context: RequestContext, path: str, tasks: Sequence[Task] | None, here: Answer, **query: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What all owners of these tasks answer, and those that did not. Without tasks, of all."""
@@ -55,7 +55,7 @@ def gathered(
     return found, missing
 
 
-def answered_here(context: RequestContext, here: Answer) -> list[dict[str, Any]]:
+def answer_locally(context: RequestContext, here: Answer) -> list[dict[str, Any]]:
     """What this node holds of the tasks that another one asks for: STAGE/PARTITION, with commas between them."""
     given: list[Task] = []
     for part in context.request.headers.get(HEADER, "").split(","):

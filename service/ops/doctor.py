@@ -25,7 +25,7 @@ from typing import Any
 from samovar import __version__
 from samovar.changelog.broker.jars import OLDEST_JAVA, find_java
 from samovar.changelog.embedded.locks import holder, is_held
-from samovar.changelog.formats.heartbeat import HeartbeatRecord, all_seen
+from samovar.changelog.formats.heartbeat import HeartbeatRecord, read_heartbeats
 from samovar.changelog.log import Log
 from samovar.changelog.schema_registry import Registry, RegistryUnavailable
 from samovar.common.errors import LogUnavailable, Refused
@@ -36,7 +36,7 @@ from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.acls import HTTP, SERVICE, AclEntry, rights
 from samovar.service.topology.logs import opened
-from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.ruleset import rules_of
 from samovar.service.topology.topics import (
     GROWN_FIX,
@@ -122,7 +122,7 @@ def _unreachable(settings: ServiceFile, error: LogUnavailable) -> Diagnosis:
 
 def ask_log(settings: ServiceFile, log: Log) -> list[Diagnosis]:
     """All that only the log can answer."""
-    settings = with_rulebook(settings, log)
+    settings = with_published_rules(settings, log)
     are_fine = rules(settings, None).state == OK  # without rules nobody knows which further stages there are
     found = [*cluster(settings, plan(settings, stages=are_fine))]
     if any(each.state == FAIL for each in found):
@@ -134,7 +134,7 @@ def ask_log(settings: ServiceFile, log: Log) -> list[Diagnosis]:
     found.append(rules(settings, partitions))
     members = log.members(settings.service)
     found.append(fine("containers", f"{counted(len(members), 'container')} in the group"))
-    found += clocks(settings, all_seen(log, settings.service), int(time.time() * 1000))
+    found += clocks(settings, read_heartbeats(log, settings.service), int(time.time() * 1000))
     found += limits(settings, partitions)
     found += stores(settings)
     found += locks(settings, bool(members))

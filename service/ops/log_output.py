@@ -25,7 +25,7 @@ KAFKA = "samovar.kafka"
 Tell: TypeAlias = Callable[[str], None]
 
 
-def teller(form: str, out: IO[str], service: str, slot: int) -> Tell:
+def make_logger(form: str, out: IO[str], service: str, slot: int) -> Tell:
     """Says lines in a form."""
 
     def say(text: str) -> None:
@@ -35,9 +35,9 @@ def teller(form: str, out: IO[str], service: str, slot: int) -> Tell:
     return say
 
 
-def moment_text(at_s: float) -> str:
+def timestamp_text(at_s: float) -> str:
     """
-    >>> moment_text(1_767_607_200.0004)
+    >>> timestamp_text(1_767_607_200.0004)
     '2026-01-05T10:00:00.000Z'
     """
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -45,20 +45,20 @@ def moment_text(at_s: float) -> str:
 
 def stamped(text: str, at_s: float) -> str:
     """A line of a text log."""
-    return f"{moment_text(at_s)} {text}"
+    return f"{timestamp_text(at_s)} {text}"
 
 
 class StampedFormatter(logging.Formatter):
     """The same for what libraries log."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - its name
-        return moment_text(record.created)
+        return timestamp_text(record.created)
 
 
 def json_line(text: str, service: str, slot: int, at_s: float) -> str:
     """One object. Facts never hide what every line has."""
     event, level, facts = (text.event, text.level, text.facts) if isinstance(text, LogEvent) else ("note", "info", {})
-    moment = moment_text(at_s)
+    moment = timestamp_text(at_s)
     head = {"time": moment, "level": level, "service": service, "container": slot, "event": event, "text": str(text)}
     return json.dumps({**facts, **head} if facts.keys() & head.keys() else {**head, **facts}, default=str)
 
@@ -76,7 +76,7 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def logging_told(tell: Tell) -> Iterator[None]:
+def forward_kafka_logs(tell: Tell) -> Iterator[None]:
     """While this lasts, what the Kafka client logs is told as all else is."""
     logger, handler = logging.getLogger(KAFKA), _Handler(tell)
     logger.addHandler(handler)

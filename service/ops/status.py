@@ -24,7 +24,7 @@ from samovar.changelog.formats.heartbeat import (
     RestoreReport,
     RuleAtWork,
     TaskReport,
-    all_seen,
+    read_heartbeats,
 )
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
@@ -32,9 +32,9 @@ from samovar.common.errors import Refused
 from samovar.common.texts import counted
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.state.view import moment_text
+from samovar.service.query.state.view import watermark_text
 from samovar.service.topology.plans import rule_plans
-from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.topics import GrownInput, counted_topics, grown_inputs, partitions_of
 
 SILENT_MS = 15_000  # a container tells of itself every two seconds
@@ -198,7 +198,7 @@ class StagePlan:
 
 def status_of(settings: ServiceFile, log: Log, now_ms: int) -> ServiceStatus:
     """Ask the log and what containers told. Nothing is changed."""
-    seen = all_seen(log, settings.service)
+    seen = read_heartbeats(log, settings.service)
     containers = containers_of(seen, log.members(settings.service), settings.service, now_ms)
     told = {each.slot: each for each in containers if each.presence is not None and each.state in ("running", "silent")}
     tasks = tasks_of(settings, log, told, now_ms)
@@ -262,7 +262,7 @@ def planned_rules(settings: ServiceFile, log: Log) -> list[RuleAtWork]:
     """The rules that would run, where no container tells; none where they have errors, which the doctor tells."""
     try:
         partitions = partitions_of(settings, log.topics(counted_topics(settings)))
-        plans = rule_plans(with_rulebook(settings, log), partitions)
+        plans = rule_plans(with_published_rules(settings, log), partitions)
     except Refused:
         return []
     found = []
@@ -281,7 +281,7 @@ def stages_of(settings: ServiceFile, log: Log) -> list[StagePlan]:
     partitions = partitions_of(settings, existing)
     found = [StagePlan("", inputs, settings.changelog.topic, partitions)]
     with suppress(Refused):
-        for each in rule_plans(with_rulebook(settings, log), partitions)[1:]:
+        for each in rule_plans(with_published_rules(settings, log), partitions)[1:]:
             topics = {spec.stream: spec.topic for spec in each.inputs}
             found.append(StagePlan(each.stage, topics, each.topics.changelog, partitions))
     for name, task in settings.tasks.items():
@@ -452,7 +452,7 @@ def _container_cells(status: ServiceStatus, each: ContainerStatus) -> tuple[str,
 def _task_cells(task: TaskStatus) -> tuple[str, ...]:
     container = "-" if task.container is None else str(task.container)
     held_by = "-" if task.held_by is None else f"{task.held_by[0]}/{task.held_by[1]}"
-    return task.name, container, task.life, _lag(task), moment_text(task.watermark), held_by
+    return task.name, container, task.life, _lag(task), watermark_text(task.watermark), held_by
 
 
 def _rules_lines(status: ServiceStatus) -> Iterator[str]:

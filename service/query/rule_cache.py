@@ -16,7 +16,7 @@ from typing import Any
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.formats import rules_topic
-from samovar.changelog.formats.journal import JournalEntry, standing, unpack_entry
+from samovar.changelog.formats.journal import JournalEntry, effective_entries, unpack_entry
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.errors import LogUnavailable, Refused
@@ -27,7 +27,7 @@ from samovar.patterns.semantics.versioning import version_of
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile
 from samovar.service.query.row_filters import containing
-from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, book_of
+from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, registry_of
 from samovar.service.topology.stages import stage_of
 from samovar.service.topology.stores import StateLocation, site_of
 from samovar.tasks.input.repartition_sink import ONE_KEY
@@ -154,7 +154,7 @@ class RuleCache:
         for plan in site.plans:
             for each, text in zip(plan.program.rules, plan.rules, strict=True):
                 rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
-        return LoadedRules(site=site, rules=rules, texts=texts, stages=stages, book=book_of(site.settings))
+        return LoadedRules(site=site, rules=rules, texts=texts, stages=stages, book=registry_of(site.settings))
 
 
 def _files(path: Path) -> list[Path]:
@@ -214,4 +214,4 @@ def rule_entries(log: Log, at: TopicPartition) -> Iterator[JournalEntry]:
         rows = {row for kind in KINDS for row in containing(records.values, kind).tolist()}
         values = (records.value(row) for row in sorted(rows))
         found += [unpack_entry(value) for value in values if value is not None]
-    return (entry for entry in standing(found) if entry.kind == "rules")
+    return (entry for entry in effective_entries(found) if entry.kind == "rules")

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from samovar.changelog.formats.journal import was_set_back
+from samovar.changelog.formats.journal import was_rewound
 from samovar.changelog.formats.record import ROW, USER, Position, key_prefix, row_parts
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import fill, first_time, is_exact
@@ -26,11 +26,11 @@ from samovar.patterns.syntax.tree import Scalar
 from samovar.service.query.state.view import (
     described,
     key_text,
-    moment_text,
     named,
     position_data,
     rule_name,
     task_row_lines,
+    watermark_text,
 )
 from samovar.service.topology.stores import (
     ROWS_END,
@@ -282,7 +282,7 @@ def _compare_source(
     verdict.events = rebuilt.events
     verdict.digests["source"] = digest_of(rebuilt.plan, folded)
     if rebuilt.position.watermark != position.watermark:
-        held = ([moment_text(position.watermark)], [moment_text(rebuilt.position.watermark)])
+        held = ([watermark_text(position.watermark)], [watermark_text(rebuilt.position.watermark)])
         verdict.differences.append(StateDifference(sides, "event time", (), held, 1))
     if verdict.digests["source"] == verdict.digests["store"]:
         return
@@ -334,11 +334,11 @@ def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, u
             if any(bounds.begin > safe[at] for at, bounds in site.log.bounds(list(safe)).items()):
                 continue
             nexts = {stream: each.next for stream, each in position.inputs.items()}
-            if was_set_back(journal_of(site.log, site.plan, verdict.partition), position.journal, nexts):
+            if was_rewound(journal_of(site.log, site.plan, verdict.partition), position.journal, nexts):
                 continue
             folded.write(store.range())
         verdict.notes.append(
-            f"unverifiable before event time {moment_text(position.watermark)}: the input no longer goes back to the"
+            f"unverifiable before event time {watermark_text(position.watermark)}: the input no longer goes back to the"
             f" beginning, and snapshot {snapshot.number} was taken for true"
         )
         return position
@@ -368,7 +368,7 @@ def canonical(plan: Plan, store: Readable, watermark: int) -> list[tuple[bytes, 
 def text_of_verdict(verdict: Verdict) -> list[str]:
     """A line or more for a partition."""
     known = verdict.position
-    moment = "no event yet" if known is None else f"event time {moment_text(known.watermark)}"
+    moment = "no event yet" if known is None else f"event time {watermark_text(known.watermark)}"
     name, where = name_of(verdict.stage, verdict.partition), f"at {moment}, changelog offset {verdict.offset:,}"
     if verdict.is_equal:
         word = "equal" if not verdict.unverifiable else "equal as far as it can be verified"

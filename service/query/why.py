@@ -38,7 +38,7 @@ _Taken = TypeVar("_Taken", StreamEvent, KeyRecord)
 Decoders: TypeAlias = Callable[[str, tuple[str, ...]], Any]  # of a stream and fields
 
 
-def story_of(
+def trace_key(
     program: Program, key: Sequence[Scalar], events: Sequence[StreamEvent], decoders: Decoders, **options: int
 ) -> KeyTrace:
     """One rule over these events, in the order of their times. An event's number is its place in the list."""
@@ -126,7 +126,7 @@ def why_alert(
         row = run.rows[number]
         return context.events.event(row.place, row.logged, None, row.value)
 
-    told = story_data(masks, replay.story(run, key, told_from_ms), event_at)
+    told = trace_data(masks, replay.story(run, key, told_from_ms), event_at)
     if alert.id in run.ids:
         return told | {"id": masks.alert_id(alert.id, rule)}
     # It was raised all the same: what was missing, as far as it is known.
@@ -204,7 +204,7 @@ class _RuleReplay:
         return follow_from(self.program, key, before, after, self.until_ms, **limits_of(self.context.settings))
 
 
-def story_data(masks: Masks, story: KeyTrace, event_at: Callable[[int], StreamEvent]) -> dict[str, Any]:
+def trace_data(masks: Masks, story: KeyTrace, event_at: Callable[[int], StreamEvent]) -> dict[str, Any]:
     """A story without what may not be seen. `event_at` gives an event by its number."""
 
     def event(number: int) -> str:

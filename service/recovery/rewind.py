@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.formats.journal import REWIND, was_set_back
+from samovar.changelog.formats.journal import REWIND, was_rewound
 from samovar.changelog.formats.record import FOLLOWING, ChangelogCheckpoint, Position, pack_following
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import last_position, materialize_at
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, make_private
 from samovar.patterns.explain.key_trace import iso_time
-from samovar.service.query.state.view import moment_text, position_data
-from samovar.service.recovery.restore.run import alone, keep_told, put_in_place
+from samovar.service.query.state.view import position_data, watermark_text
+from samovar.service.recovery.restore.run import alone, keep_emitted_watermarks, replace_store
 from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of, reading
 from samovar.state import snapshots
 from samovar.state.rocks import RocksStore
@@ -119,7 +119,7 @@ def plan_rewind(site: StateLocation, moment_ms: int) -> list[TaskRewind]:
             "as-of-future",
             f"no partition's event time has reached {iso_time(moment_ms)}",
             "A rewind goes back: name an event time before that.",
-            "; ".join(f"{each.name}: {moment_text(each.watermark)}" for each in known),
+            "; ".join(f"{each.name}: {watermark_text(each.watermark)}" for each in known),
         )
     return plans
 
@@ -146,7 +146,7 @@ def _planned(site: StateLocation, partition: int, moment_ms: int) -> TaskRewind:
         )
     left = None
     if position.watermark is None or position.watermark < moment_ms:
-        left = f"its event time is {moment_text(position.watermark)}, which is before that"
+        left = f"its event time is {watermark_text(position.watermark)}, which is before that"
     elif not position.rewinding and _is_there(site, partition, position, moment_ms):
         left = "it is there already"
     return TaskRewind(
@@ -174,7 +174,7 @@ def plan_lines(plans: Sequence[TaskRewind], moment_ms: int, alerts: str) -> list
             lines.append(f"{each.name}: stays; {each.left}")
             continue
         places = ", ".join(f"{name} {offset:,}" for name, offset in each.until.inputs.items())
-        lines.append(f"{each.name}: back from event time {moment_text(each.watermark)} ({places})")
+        lines.append(f"{each.name}: back from event time {watermark_text(each.watermark)} ({places})")
     return lines
 
 
@@ -211,7 +211,7 @@ def rewind_all(
                 plan = plan_for(planned.site, planned.partition, rewound.position)
                 digest = digest_of(plan, store)
                 store.flush()
-            put_in_place(planned.part, planned.site.store(planned.partition))
+            replace_store(planned.part, planned.site.store(planned.partition))
             yield RewoundTask(
                 planned=planned,
                 position=rewound.position,
@@ -243,7 +243,7 @@ def _write_back(
     service, plan = site.settings.service, site.plan
     changelog = site.changelog(partition)  # as it is now that nobody else writes
     image = materialize_at(site.log, changelog, changelog.bounds.end)
-    keep_told(site, store, image)
+    keep_emitted_watermarks(site, store, image)
     told = position_of(store)
     assert told is not None, "a fold ends with its position"
     rewound = replace(rewound, position=told)
@@ -282,7 +282,7 @@ def _open_snapshot(planned: TaskRewind, moment_ms: int) -> Position | None:
         if position is None or not _may_begin(planned, position):
             continue
         nexts = {name: each.next for name, each in position.inputs.items()}
-        if was_set_back(entries, position.journal, nexts):
+        if was_rewound(entries, position.journal, nexts):
             continue
         snapshots.open_copy(snapshot, planned.part)
         return position
@@ -306,7 +306,7 @@ def done_line(done: RewoundTask) -> str:
     places = ", ".join(f"{name} {before.get(name, 0):,} to {each.next:,}" for name, each in position.inputs.items())
     skips = f"; {done.skips:,} alerts to skip" if done.skips else ""
     return (
-        f"{done.planned.name}: set back to event time {moment_text(position.watermark)}"
+        f"{done.planned.name}: set back to event time {watermark_text(position.watermark)}"
         f" ({places}), {done.rows:,} rows of the changelog changed{skips}\n  digest {done.digest}"
     )
 

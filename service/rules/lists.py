@@ -16,7 +16,7 @@ from samovar.common.suggest import did_you_mean
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.change_plan import ChangePlan
 from samovar.service.rules.publishing import commit, planned, seeded
-from samovar.service.topology.rule_registry import read_rulebook, with_book
+from samovar.service.topology.rule_registry import load_registry, with_registry
 from samovar.service.topology.ruleset import lists_of, rules_of
 
 MAX_ITEMS = 10_000
@@ -24,7 +24,7 @@ MAX_ITEMS = 10_000
 
 def show(settings: ServiceFile, log: Log) -> dict[str, tuple[Any, ...]]:
     """All lists of the rules as they are now."""
-    booked = with_book(settings, seeded(settings, read_rulebook(settings, log)))
+    booked = with_registry(settings, seeded(settings, load_registry(settings, log)))
     known: Mapping[str, Any] = lists_of(booked)
     found: dict[str, tuple[Any, ...]] = {}
     for rule in reversed(rules_of(booked).rules):  # of several declarations the first counts
@@ -37,8 +37,8 @@ def plan_lists(
     settings: ServiceFile, log: Log, name: str, *, add: Sequence[Any] = (), remove: Sequence[Any] = ()
 ) -> ChangePlan:
     """What a change of a list would do to the rules that name it; refused where it changes nothing."""
-    book = read_rulebook(settings, log)
-    booked = with_book(settings, seeded(settings, book))
+    book = load_registry(settings, log)
+    booked = with_registry(settings, seeded(settings, book))
     known: Mapping[str, Any] = lists_of(booked)
     if name in known:
         before = tuple(known[name])

@@ -40,7 +40,7 @@ from samovar.service.config.models import ServiceFile
 from samovar.service.query.state.counts import states_here
 from samovar.service.rules.change_plan import DRAINED, DROPPED, KEPT, MOVED, NEW, ChangePlan, RuleChange, diff_of
 from samovar.service.topology.plans import rule_plans
-from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, folded, read_rulebook, with_book
+from samovar.service.topology.rule_registry import RuleEntry, RuleRegistry, folded, load_registry, with_registry
 from samovar.service.topology.ruleset import BadRules, lists_of, rules_of, schema_of
 from samovar.service.topology.topics import MAX_MESSAGE_BYTES, TopicRole, counted_topics, ensure_topic, partitions_of
 from samovar.tasks.model.plan import Plan, PublishedRule
@@ -61,7 +61,7 @@ def plan_publish(
 ) -> ChangePlan:
     """What publishing these rules would do; refused where one has errors, and where none of them changes anything."""
     texts = [text] if isinstance(text, str) else list(text)
-    book = read_rulebook(settings, log)
+    book = load_registry(settings, log)
     checked = [_checked(settings, book, each) for each in texts]
     names = [rule.id for rule, _ in checked]
     for name in names:
@@ -87,7 +87,7 @@ def plan_publish(
 
 
 def plan_disable(settings: ServiceFile, log: Log, name: str, *, drain: bool = False) -> ChangePlan:
-    book = read_rulebook(settings, log)
+    book = load_registry(settings, log)
     entry = _known(seeded(settings, book), name)
     if entry.status == DISABLED:
         raise Refused("rule-unchanged", f"the rule {name} is disabled already", "There is nothing to do.")
@@ -101,7 +101,7 @@ def plan_enable(
     settings: ServiceFile, log: Log, name: str, *, shadow: bool = False, warm_from_ms: int | None = None
 ) -> ChangePlan:
     """A rule that was disabled runs again; one that is in shadow may alert, or the other way round."""
-    book = read_rulebook(settings, log)
+    book = load_registry(settings, log)
     entry = _known(seeded(settings, book), name)
     status = SHADOW if shadow else LIVE
     if entry.status == status:
@@ -123,7 +123,7 @@ def plan_rollback(
     settings: ServiceFile, log: Log, name: str, to_number: int | None = None, *, drain: bool = False
 ) -> ChangePlan:
     """An earlier text again, as a new number; without `to_number` the one before the text of now."""
-    book = read_rulebook(settings, log)
+    book = load_registry(settings, log)
     before = seeded(settings, book)
     entry = _known(before, name)
     text = _published_text(before, name, to_number)
@@ -153,7 +153,7 @@ def commit(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note:
             name: {"added": list(each.added), "removed": list(each.removed)} for name, each in plan.lists.items()
         }
     _write(settings, log, changes, "lists" if plan.lists else f"rules.{plan.act}", touched, plan.base)
-    return {entry.name: entry for entry in read_rulebook(settings, log).entries}
+    return {entry.name: entry for entry in load_registry(settings, log).entries}
 
 
 def disable(
@@ -182,14 +182,14 @@ def diff(settings: ServiceFile, log: Log, name: str, a: int, b: int) -> str:
 
 def text_of(settings: ServiceFile, log: Log, name: str, number: int) -> str:
     """A rule as it was published under a number."""
-    return _published_text(seeded(settings, read_rulebook(settings, log)), name, number)
+    return _published_text(seeded(settings, load_registry(settings, log)), name, number)
 
 
 def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason: str) -> bool:
     """Writes down that tasks took a rule out. False where there is nothing to write: another task was first, or the
     rule is another by now.
     """
-    book = read_rulebook(settings, log)
+    book = load_registry(settings, log)
     before = seeded(settings, book)
     entry = before.entry(name)
     if entry is None or entry.status not in AT_WORK:
@@ -198,7 +198,7 @@ def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason:
     with suppress(Refused):
         # A list that changed makes a rule another version than its entry says: then it is found by its plan.
         partitions = partitions_of(settings, log.topics(counted_topics(settings)))
-        for plan in rule_plans(with_book(settings, before), partitions):
+        for plan in rule_plans(with_registry(settings, before), partitions):
             current = plan.versions.get(name, current)
     if current != version:
         return False
@@ -244,7 +244,7 @@ def _write(
     """Writes changes and their audit record; refused where there was another change since `base`."""
     ensure_topic(settings, log, TopicRole.RULES)
     ensure_topic(settings, log, TopicRole.AUDIT)
-    if base is not None and read_rulebook(settings, log).change != base:
+    if base is not None and load_registry(settings, log).change != base:
         what = "someone else changed the rules since this change was looked at"
         hint = "Nothing was written. Look at `samovar rules history`, and do it again."
         raise Refused("change-overtaken", what, hint)
@@ -259,7 +259,7 @@ def _write(
 def _checked(settings: ServiceFile, book: RuleRegistry, text: str) -> tuple[Rule, tuple[Finding, ...]]:
     """A rule without errors under this service file, and the lint's findings."""
     schema, path = schema_of(settings.streams), "<rule>"
-    loaded = load_given(text, path, settings.params, lists_of(with_book(settings, book)), schema)
+    loaded = load_given(text, path, settings.params, lists_of(with_registry(settings, book)), schema)
     if loaded.rule is None:
         shown = rendered([each for each in loaded.findings if each.level == "error"], {path: text})
         raise BadRules("rule-errors", "the rule has errors, and is not published", "The rules of now go on.", shown)
@@ -344,7 +344,7 @@ def planned(
     change = Change(number=before.change + 1, act=act, author="", at_ms=0, note="", rules=tuple(records), lists=lists)
     after = folded([*before.changes, change], settings)
     partitions = partitions_of(settings, log.topics(counted_topics(settings)))
-    plans = rule_plans(with_book(settings, after), partitions)  # refused where a rule cannot run here
+    plans = rule_plans(with_registry(settings, after), partitions)  # refused where a rule cannot run here
     for plan in plans:  # the journal tells all rules of a stage in one record, with their lists
         size = len(json.dumps(rules_facts(plan)))
         most = MAX_MESSAGE_BYTES * 3 // 4  # what drains comes on top
@@ -353,7 +353,7 @@ def planned(
             raise Refused("change-too-large", what, "Disable rules that are not needed, or shorten the list.")
     current: list[Plan] = []
     with suppress(Refused):  # what was published before does not load: this change may be what repairs it
-        current = rule_plans(with_book(settings, before), partitions)
+        current = rule_plans(with_registry(settings, before), partitions)
     stages, old_stages = [plan.stage for plan in plans], [plan.stage for plan in current]
     return ChangePlan(
         base=book.change,

@@ -20,7 +20,7 @@ from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax.findings import Finding
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.publishing import fields_of, seeds_of
-from samovar.service.topology.rule_registry import read_rulebook, with_book
+from samovar.service.topology.rule_registry import load_registry, with_registry
 from samovar.service.topology.ruleset import lists_of, schema_of
 
 
@@ -84,7 +84,7 @@ class SchemaPlan:
 
 def plan_schema(settings: ServiceFile, log: Log) -> SchemaPlan:
     """Compares the service file's fields with those of the last change, and tries every rule with them."""
-    book = read_rulebook(settings, log)
+    book = load_registry(settings, log)
     changes: list[FieldChange] = []
     texts = {record.name: record.text for record in (book.live if book.change else seeds_of(settings))}
     if book.change:
@@ -95,7 +95,7 @@ def plan_schema(settings: ServiceFile, log: Log) -> SchemaPlan:
                 if old.get(path) != new.get(path):
                     changes.append(FieldChange(name, path, old.get(path), new.get(path)))
     changed = {each.field for each in changes}
-    lists, schema = lists_of(with_book(settings, book)), schema_of(settings.streams)
+    lists, schema = lists_of(with_registry(settings, book)), schema_of(settings.streams)
     verdicts = []
     for name, text in texts.items():
         loaded = load_given(text, name, settings.params, lists, schema)

@@ -18,7 +18,7 @@ from samovar.patterns.engine.matcher import RuleFailure
 from samovar.service.config.models import ServiceFile
 from samovar.service.rules.publishing import quarantine
 from samovar.service.topology.plans import rule_plans
-from samovar.service.topology.rule_registry import book_of, folded, with_book
+from samovar.service.topology.rule_registry import folded, registry_of, with_registry
 from samovar.service.topology.topics import ensure
 from samovar.tasks.model.log_events import LogEvent
 from samovar.tasks.model.plan import Plan
@@ -38,7 +38,7 @@ class PublishedRuleSource(RuleSource):
         self._tasks = [plan for plan in plans if plan.task is not None]
         self._at = TopicPartition(topic_of(settings.service), 0)
         self._end: int | None = None
-        published = book_of(settings)
+        published = registry_of(settings)
         self._known = 0 if published is None else published.change
         self._found: Sequence[Plan] | None = None
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class PublishedRuleSource(RuleSource):
                 return
             self._known = len(changes)
             try:
-                settings = with_book(self._settings, folded(changes, self._settings))
+                settings = with_registry(self._settings, folded(changes, self._settings))
                 plans = [*rule_plans(settings, self._partitions), *self._tasks]
                 ensure(self._log, settings)
                 self._found, self.refused = plans, None

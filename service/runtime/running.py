@@ -14,14 +14,14 @@ from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.common.folders import close_to_others
 from samovar.service.config.models import ServiceFile
-from samovar.service.ops.log_output import logging_told, teller
+from samovar.service.ops.log_output import forward_kafka_logs, make_logger
 from samovar.service.ops.metrics import ContainerMetrics
 from samovar.service.runtime.metrics_server import address_of, serving
 from samovar.service.runtime.processes import stopping
 from samovar.service.runtime.rule_source import PublishedRuleSource
 from samovar.service.topology.copartitioning import refuse_misplaced
 from samovar.service.topology.plans import plans_of
-from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.topics import ensure
 from samovar.state.rocks import RocksMemory
 from samovar.tasks.model.clock import Clock, SystemClock
@@ -53,7 +53,7 @@ def container_of(
 ) -> Container:
     """A container of the service; its topics are made or checked first."""
     refuse_unwritable(settings)
-    settings = with_rulebook(settings, log)
+    settings = with_published_rules(settings, log)
     partitions = ensure(log, settings)[0].partitions
     plans = plans_of(settings, partitions)
     refuse_misplaced(log, settings, plans, partitions)
@@ -97,7 +97,7 @@ def run_here(
     """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand; with `leave` for good, as
     SIGUSR1 always does.
     """
-    tell = teller(form, out, settings.service, slot)
+    tell = make_logger(form, out, settings.service, slot)
     container = container_of(settings, log, slot, tell)
     rules = sum(len(plan.program.rules) for plan in container.plans.values())
     stages = [stage for stage in container.plans if stage]
@@ -115,7 +115,7 @@ def run_here(
 
     with ExitStack() as stack:
         stack.enter_context(stopping(container.leave if leave else container.stop, container.leave))
-        stack.enter_context(logging_told(tell))
+        stack.enter_context(forward_kafka_logs(tell))
         stack.enter_context(container.rule_source.watching())
         if metrics is not None:
             collector = ContainerMetrics(settings.service, heartbeat, container.commit_times)

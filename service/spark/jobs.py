@@ -61,7 +61,7 @@ def arrived(service: ShippedService, stage: str, feed: SparkFeed | None = None) 
         ).at(stage)
 
 
-def refuse_away(settings: ServiceFile, session: OpenSession) -> None:
+def refuse_remote_executors(settings: ServiceFile, session: OpenSession) -> None:
     """An executor elsewhere would find no embedded log, and make an empty one."""
     if settings.log.embedded is not None and not session.is_local:
         raise Refused(

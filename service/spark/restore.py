@@ -26,12 +26,12 @@ from samovar.common.errors import Refused
 from samovar.common.folders import PART, tidy
 from samovar.service.recovery.restore.plan import STAGING, RestorePlan, RestoreRequest
 from samovar.service.recovery.restore.run import BuildResult, Engine, OnProgress, alone, refuse_running, replay
-from samovar.service.spark.jobs import JobPart, ranges_of, refuse_away, shipped, stage
+from samovar.service.spark.jobs import JobPart, ranges_of, refuse_remote_executors, shipped, stage
 from samovar.service.topology.logs import kafka_of
-from samovar.service.topology.stores import StateLocation, look_at
+from samovar.service.topology.stores import StateLocation, read_store_status
 from samovar.state.rocks import RocksStore
 from samovar.tasks.replay.rebuild import Until
-from samovar.tasks.replay.repair import stands_alike
+from samovar.tasks.replay.repair import is_same_position
 
 
 def stage_all(
@@ -65,7 +65,7 @@ def refuse_unreachable(site: StateLocation, session: OpenSession, staging: Path 
             "Add `--staging PATH`, a folder that all machines reach, and then run `samovar restore CONFIG --ingest"
             " PATH` on the node.",
         )
-    refuse_away(site.settings, session)
+    refuse_remote_executors(site.settings, session)
 
 
 class OnSpark(Engine):
@@ -144,12 +144,12 @@ def _planned(site: StateLocation, staged: StagedTables, now_ms: int) -> RestoreP
         raise _unfit(staged.folder, f"it is of the service {manifest.service}")
     if manifest.moment_ms is not None:
         raise _unfit(staged.folder, "it is a state of the past, which never goes over a live store")
-    changelog, now = site.changelog(partition), look_at(site.store(partition))
+    changelog, now = site.changelog(partition), read_store_status(site.store(partition))
     following = manifest.following
     if following is None:
         position = None if manifest.position is None else unpack_position(manifest.position.encode())
         last = last_position(site.log, changelog)
-        if position is None or (last is not None and not stands_alike(position, last)):
+        if position is None or (last is not None and not is_same_position(position, last)):
             raise _unfit(staged.folder, "the service ran since it was folded from the source")
         until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
         return RestorePlan(

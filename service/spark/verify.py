@@ -22,7 +22,7 @@ from samovar.common.errors import Refused
 from samovar.service.query.verify import Verdict, verify
 from samovar.service.spark.jobs import ShippedService, arrived, shipped, source_ranges
 from samovar.service.topology.logs import kafka_of
-from samovar.service.topology.stores import StateLocation, look_at
+from samovar.service.topology.stores import StateLocation, read_store_status
 from samovar.state.rocks import RocksStore
 
 KEYS = 10_000  # that differ are listed, of each task
@@ -58,7 +58,7 @@ def verify_all(
 
 def _ranges(site: StateLocation, partition: int) -> tuple[Range, ...]:
     """What is read of the changelog, and then of the inputs. A store that moves on meanwhile is followed."""
-    status, changelog = look_at(site.store(partition)), site.changelog(partition)
+    status, changelog = read_store_status(site.store(partition)), site.changelog(partition)
     begin, following, position = changelog.bounds.begin, status.following, status.position
     read = Range(changelog.at, begin, begin if following is None else max(following.next, begin))
     ends = {} if position is None else {stream: each.next for stream, each in position.inputs.items()}

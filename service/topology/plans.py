@@ -17,7 +17,7 @@ from samovar.patterns.semantics.versioning import cold_ms, lasting_ms
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile, Stream, TaskSettings, emit_topics
 from samovar.service.topology.encoding import decoding_of, encoder_of
-from samovar.service.topology.rule_registry import book_of
+from samovar.service.topology.rule_registry import registry_of
 from samovar.service.topology.ruleset import lists_of, rules_of
 from samovar.service.topology.stages import stages_of, topic_of
 from samovar.tasks.model.plan import (
@@ -86,7 +86,7 @@ def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
                     lasting_ms=longest_ms,
                 )
             )
-    published = book_of(settings)
+    published = registry_of(settings)
     # The main stage tells of the rules that were taken out, wherever they were at work.
     quarantined = [
         PublishedRule(id=each.name, version=each.version, text=each.text, number=each.number, quarantined=each.note)
@@ -116,7 +116,7 @@ def _rule_plan(
     settings: ServiceFile, rules: Sequence[Rule], inputs: tuple[InputSpec, ...], topics: OutputTopics
 ) -> Plan:
     program = compile_rules(rules)
-    lists, published = lists_of(settings), book_of(settings)
+    lists, published = lists_of(settings), registry_of(settings)
     texts = []
     for rule, compiled in zip(rules, program.rules, strict=True):
         own_params = {name: value for name, value in settings.params.items() if name in rule.params}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from samovar.changelog.formats.journal import JournalEntry, standing
+from samovar.changelog.formats.journal import JournalEntry, effective_entries
 from samovar.changelog.formats.rules_topic import AT_WORK, QUARANTINED, Change, RuleRecord, read_changes
 from samovar.changelog.log import Log, TopicPartition
 from samovar.service.config.models import ServiceFile
@@ -80,7 +80,7 @@ class RuleRegistry:
         known = log.topics([topic]).get(topic)
         found: dict[int, Mapping[str, int]] = {}
         for partition in range(0 if known is None else known.partitions):
-            entries = standing(entries_of(log, TopicPartition(topic, partition)))
+            entries = effective_entries(entries_of(log, TopicPartition(topic, partition)))
             first = next((each for each in entries if each.kind == "rules" and _is_at_work(entry, each)), None)
             if first is not None:
                 found[partition] = dict(first.inputs)
@@ -106,7 +106,7 @@ def _is_at_work(entry: RuleEntry, journaled: JournalEntry) -> bool:
     return entry.act == "seed" and (entry.name, entry.version) in rules
 
 
-def read_rulebook(settings: ServiceFile, log: Log) -> RuleRegistry:
+def load_registry(settings: ServiceFile, log: Log) -> RuleRegistry:
     """What was published by now; an empty one where nothing was."""
     return folded(read_changes(log, settings.service), settings, log)
 
@@ -118,7 +118,7 @@ def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None)
         entries |= {rule.name: _entry(change, rule) for rule in change.rules}
         lists |= {name: tuple(each.items) for name, each in change.lists.items()}
     book = RuleRegistry(tuple(changes), tuple(entries.values()), lists)
-    return book if log is None else replace(book, source=(with_book(settings, book), log))
+    return book if log is None else replace(book, source=(with_registry(settings, book), log))
 
 
 def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
@@ -126,15 +126,15 @@ def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
     return RuleEntry(**vars(rule), **made, change=change.number)
 
 
-def with_rulebook(settings: ServiceFile, log: Log) -> ServiceFile:
+def with_published_rules(settings: ServiceFile, log: Log) -> ServiceFile:
     """The service file together with what was published since; as it is, where nothing was."""
-    return with_book(settings, read_rulebook(settings, log))
+    return with_registry(settings, load_registry(settings, log))
 
 
-def with_book(settings: ServiceFile, book: RuleRegistry) -> ServiceFile:
+def with_registry(settings: ServiceFile, book: RuleRegistry) -> ServiceFile:
     return settings.with_attached(book) if book.change else settings
 
 
-def book_of(settings: ServiceFile) -> RuleRegistry | None:
-    """What was published, where the log was asked for it (`with_rulebook`)."""
+def registry_of(settings: ServiceFile) -> RuleRegistry | None:
+    """What was published, where the log was asked for it (`with_published_rules`)."""
     return settings.attached if isinstance(settings.attached, RuleRegistry) else None

@@ -13,7 +13,7 @@ from samovar.patterns.rulefile.loading import RuleSet, SettingError, load_given,
 from samovar.patterns.semantics.event_types import brackets_of
 from samovar.patterns.semantics.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
-from samovar.service.topology.rule_registry import book_of
+from samovar.service.topology.rule_registry import registry_of
 from samovar.service.topology.stages import sources_of, stages_of
 
 DEFAULT_PARTITIONS = 4
@@ -32,7 +32,7 @@ def rules_of(settings: ServiceFile, partitions: int | None = None) -> RuleSet:
 
     A service with tasks of its own need have no rules. Once rules were published, those are the ones.
     """
-    if book_of(settings) is not None:
+    if registry_of(settings) is not None:
         rules = _published_rules(settings)
     elif settings.tasks and not any(path.exists() for path in settings.rules):
         return RuleSet((), ())
@@ -52,7 +52,7 @@ def rules_of(settings: ServiceFile, partitions: int | None = None) -> RuleSet:
 
 def _published_rules(settings: ServiceFile) -> RuleSet:
     """The rules of the rulebook, without errors."""
-    book = book_of(settings)
+    book = registry_of(settings)
     assert book is not None
     texts = {f"{entry.name} (number {entry.number})": entry.text for entry in book.live}
     schema, lists = schema_of(settings.streams), lists_of(settings)
@@ -76,13 +76,13 @@ def _count(rules: RuleSet) -> str:
 
 def lists_of(settings: ServiceFile) -> dict[str, object]:
     """The lists of the service file, and those that were changed since."""
-    published = book_of(settings)
+    published = registry_of(settings)
     return {**settings.lists, **({} if published is None else published.lists)}
 
 
 def has_rules(settings: ServiceFile) -> bool:
     """Whether there is a rule file at all. A folder may be empty yet, and its service be planned."""
-    if book_of(settings) is not None:
+    if registry_of(settings) is not None:
         return True
     kinds = ("*.yml", "*.yaml")
     return any(path.is_file() or any(next(path.rglob(kind), None) for kind in kinds) for path in settings.rules)

@@ -16,7 +16,7 @@ from samovar.patterns.engine.matcher import digest_of_rows
 from samovar.patterns.engine.order import NO_TIME
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.plans import plans_of
-from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.topics import counted_topics, partitions_of
 from samovar.state.errors import StoreError, StoreMissing
 from samovar.state.secondary import SecondaryStore
@@ -109,7 +109,7 @@ class StateLocation:
 
 def site_of(settings: ServiceFile, log: Log, state: Path | None = None) -> StateLocation:
     """Nothing is made or changed: topics that are missing stay so."""
-    settings = with_rulebook(settings, log)
+    settings = with_published_rules(settings, log)
     partitions = partitions_of(settings, log.topics(counted_topics(settings)))
     plans = tuple(plans_of(settings, partitions))
     return StateLocation(
@@ -143,7 +143,7 @@ class StoreStatus:
         return f"a store at changelog offset {self.following.next:,}"
 
 
-def look_at(folder: Path) -> StoreStatus:
+def read_store_status(folder: Path) -> StoreStatus:
     if not folder.exists() or not any(path.name != "LOCK" for path in folder.iterdir()):
         return StoreStatus("missing")
     try:

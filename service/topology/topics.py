@@ -17,7 +17,7 @@ from samovar.changelog.log import Log, Topic, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile, emit_topics
 from samovar.service.topology.plans import rule_plans, task_forwards
-from samovar.service.topology.rule_registry import book_of, with_rulebook
+from samovar.service.topology.rule_registry import registry_of, with_published_rules
 from samovar.service.topology.ruleset import has_rules, wanted_partitions
 from samovar.tasks.model.plan import Forward
 
@@ -234,8 +234,8 @@ def partitions_of(settings: ServiceFile, existing: Mapping[str, Topic]) -> int:
 
 def plan_here(log: Log, settings: ServiceFile, *, stages: bool = True) -> list[PlannedTopic]:
     """All topics of a service, where its inputs may exist already."""
-    if stages and book_of(settings) is None:
-        settings = with_rulebook(settings, log)
+    if stages and registry_of(settings) is None:
+        settings = with_published_rules(settings, log)
     return plan(settings, log.topics(counted_topics(settings)), stages=stages)
 
 

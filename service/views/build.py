@@ -27,9 +27,9 @@ from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.backtest.current import reached
 from samovar.service.config.models import ServiceFile
-from samovar.service.spark.jobs import refuse_away
+from samovar.service.spark.jobs import refuse_remote_executors
 from samovar.service.topology.plans import rule_plans
-from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.ruleset import has_rules
 from samovar.service.topology.topics import counted_topics, partitions_of
 from samovar.service.views.files import View, bad_sql
@@ -57,8 +57,8 @@ class ViewBuilder:
     on_progress: OnProgress = lambda _: None
 
     def __post_init__(self) -> None:
-        refuse_away(self.settings, self.session)
-        self.settings = with_rulebook(self.settings, self.log)  # the rules that run, not those of the files
+        refuse_remote_executors(self.settings, self.session)
+        self.settings = with_published_rules(self.settings, self.log)  # the rules that run, not those of the files
 
     @cached_property
     def sources(self) -> Sources:

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from samovar.changelog.cursors import PartitionCursor, in_pieces, read_all
-from samovar.changelog.formats.journal import REWIND, JournalEntry, standing, unpack_entry
+from samovar.changelog.formats.journal import REWIND, JournalEntry, effective_entries, unpack_entry
 from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
@@ -24,7 +24,7 @@ from samovar.tasks.input.startup_checks import recover_waiting
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.processors import make_processor
 from samovar.tasks.rules.backfill import warm_rows
-from samovar.tasks.rules.migration import RuleMigration, plan_of_facts, standing_rows, switch_rows
+from samovar.tasks.rules.migration import RuleMigration, migrated_rows, plan_of_facts, standing_rows
 from samovar.tasks.rules.processor import RuleProcessor
 
 
@@ -113,7 +113,7 @@ class SourceReplay:
                     "The input lost records that were processed: put them back. Without them nothing can be rebuilt.",
                 )
         self.journal = journal_of(log, plan, partition)
-        entries = standing(self.journal, until.journal)
+        entries = effective_entries(self.journal, until.journal)
         self.standing = {entry.number for entry in entries}  # entries that no rewind has voided
         # What was forwarded stands in its topics: a replay forwards nothing.
         self.log, self.plan, self.partition, self.store = log, replace(plan, forwards=()), partition, store
@@ -238,7 +238,7 @@ class SourceReplay:
             )
             assert isinstance(self.processor, RuleProcessor), self.processor
             folded = warm_rows(self.log, change, self.partition, self.processor, specs)
-            rows = [*switch_rows(self.store, change.plan, change.moves), *folded]
+            rows = [*migrated_rows(self.store, change.plan, change.moves), *folded]
             self.store.write(rows if self.store.get(INDEXED) is None else [*rows, *deadline_rows(rows)])
         self.processor = make_processor(self.plan, self.partition, self.store, specs, position)
         self.processor.source.replay()

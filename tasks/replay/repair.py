@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from samovar.changelog.formats.journal import standing
+from samovar.changelog.formats.journal import effective_entries
 from samovar.changelog.formats.record import BOOK, POSITION, ROW, STORM, USER, Position, row_parts
 from samovar.changelog.log import Append, Delivery, GroupConfig, Log, Member, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
@@ -22,7 +22,7 @@ def plan_of_position(log: Log, plan: Plan, partition: int, position: Position | 
     """The plan with the rules that a stored state was made by, which the service file may no longer have."""
     if position is None or dict(position.rules) == plan.versions:
         return plan
-    entries = standing(journal_of(log, plan, partition), position.journal)
+    entries = effective_entries(journal_of(log, plan, partition), position.journal)
     rules = [entry for entry in entries if entry.kind == "rules"]
     return plan_at(plan, rules[-1]) if rules else plan
 
@@ -106,7 +106,7 @@ def changes_between(wanted: Readable, there: Readable) -> list[Change]:
     return [change for change in changes if change[0] != POSITION] + last
 
 
-def shared_out(
+def split_changes(
     changes: Sequence[Change], image: Readable, differing: Collection[tuple[bytes, str]], same_place: bool
 ) -> tuple[list[Change], list[Change]]:
     """Which changes the changelog gets, and which rows the store takes from it instead: those of states that are equal
@@ -123,7 +123,7 @@ def shared_out(
     return repaired, adopted
 
 
-def stands_alike(one: Position | None, other: Position | None) -> bool:
+def is_same_position(one: Position | None, other: Position | None) -> bool:
     """Whether two positions say the same, but for how far back events that wait are read again."""
     if one is None or other is None:
         return one is other

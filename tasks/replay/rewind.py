@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from samovar.changelog.formats.journal import REWIND, JournalEntry, pack_entry, stretches
+from samovar.changelog.formats.journal import REWIND, JournalEntry, pack_entry, to_ranges
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.state.store import Change, TaskStore
@@ -47,7 +47,7 @@ def fold_back(
         replay.run_to(until.inputs, moment_ms)
     unread = {entry.number for entry in replay.entries} - set(replay.applied)
     kept = replay.standing - unread
-    void = stretches(entry.number for entry in replay.journal if entry.number not in kept)
+    void = to_ranges(entry.number for entry in replay.journal if entry.number not in kept)
     # That it was set back, and how event time came up to the moment there.
     last, nexts = replay.journal[-1].number, replay.processor.source.nexts()
     all_facts = {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts}

@@ -203,7 +203,7 @@ def plan_of_facts(plan: Plan, facts: Mapping[str, Any], streams: Iterable[str] |
     return replace(with_rules(plan, texts), inputs=inputs, book=book, storm=storm)
 
 
-def book_row(plan: Plan) -> list[Change]:
+def ruleset_row(plan: Plan) -> list[Change]:
     """The row that says which rules are at work."""
     if plan.book is None:
         return []
@@ -213,11 +213,11 @@ def book_row(plan: Plan) -> list[Change]:
 def standing_rows(plan: Plan, store: Readable) -> list[Change]:
     """The rows that say what is at work, for a replay that begins or changes here."""
     if plan.book is not None or plan.task is not None:
-        return book_row(plan)
+        return ruleset_row(plan)
     return limits_row(plan.storm) if dict(limits_in(store)) != dict(plan.storm) else []
 
 
-def book_of(store: Readable) -> Mapping[str, Any] | None:
+def stored_ruleset(store: Readable) -> Mapping[str, Any] | None:
     """The rules that a store's states were made by, where they were published."""
     data = store.get(BOOK)
     if data is None:
@@ -228,7 +228,7 @@ def book_of(store: Readable) -> Mapping[str, Any] | None:
     return facts
 
 
-def switch_rows(store: Readable, plan: Plan, moves: Mapping[str, str]) -> list[Change]:
+def migrated_rows(store: Readable, plan: Plan, moves: Mapping[str, str]) -> list[Change]:
     """Rows of states as they are after a change: some go on under another name, those of rules that are no more go."""
     changes: list[Change] = []
     for row, value in store.range(ROW, bytes([ROW[0] + 1])):
@@ -238,4 +238,4 @@ def switch_rows(store: Readable, plan: Plan, moves: Mapping[str, str]) -> list[C
         changes.append((row, None))
         if name in moves:
             changes.append((renamed_row(row, moves[name]), value))
-    return [*changes, *book_row(plan)]
+    return [*changes, *ruleset_row(plan)]

@@ -103,6 +103,6 @@ def rows_between(wanted: Iterable[tuple[bytes, bytes]], there: Readable) -> list
     return changes + [(row, None) for row in old]
 
 
-def skips_of(there: Readable) -> list[Change]:
+def dedup_rows(there: Readable) -> list[Change]:
     """The rows of one store, for another that takes its place: a fold of the source knows nothing of them."""
     return list(there.range(SKIP, SKIP_END))

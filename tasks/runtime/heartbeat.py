@@ -95,7 +95,7 @@ class HeartbeatReporter:
             self._wake.clear()
         if self.latest is not None:
             with suppress(Refused, LogUnavailable, Fenced):
-                heartbeat.leave(self._log, self._service, self.latest.slot)
+                heartbeat.send_tombstone(self._log, self._service, self.latest.slot)
 
     def report(self) -> None:
         """Tell what was seen last."""
@@ -108,7 +108,7 @@ class HeartbeatReporter:
             bounds = self._log.bounds(places)
             self._ends.add(time.monotonic(), {at: bounds[at].end for at in places})
             self.latest, self.look = self._presence(look), look
-            heartbeat.tell(self._log, self._service, self.latest)
+            heartbeat.send_heartbeat(self._log, self._service, self.latest)
             self.trouble = None
         except (Refused, LogUnavailable, Fenced) as error:
             self.latest, self.look = self._presence(look), look

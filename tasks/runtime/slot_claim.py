@@ -60,7 +60,7 @@ class SlotClaim:
             version=__version__,
             time_ms=self._clock.wall_ms(),
         )
-        heartbeat.tell(self._log, self._service, claim)
+        heartbeat.send_heartbeat(self._log, self._service, claim)
         for each in heartbeats(self._log, self._service, self._slot, end)[0]:
             if each is not None and (each.host, each.pid) == (self.host, self.pid):
                 break
@@ -74,7 +74,7 @@ class SlotClaim:
         if self._is_claimed:
             self._is_claimed = False
             with suppress(Refused, LogUnavailable, Fenced):
-                heartbeat.leave(self._log, self._service, self._slot)
+                heartbeat.send_tombstone(self._log, self._service, self._slot)
 
     def _wait_for_others(self) -> int | None:
         """Wait until none tells of itself; the offset from which on others may have since. None: it is to stop."""

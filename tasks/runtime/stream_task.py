@@ -267,7 +267,7 @@ class StreamTask:
             if is_other or has_other_limits or (has_other_inputs and self.plan.stage != MAIN):
                 processor.note_rules()
         elif position is None:
-            self._dropped = migration.book_row(wanted)
+            self._dropped = migration.ruleset_row(wanted)
             processor.note_rules()
         processor.dirty = processor.dirty or bool(self._dropped)
         self._limit()
@@ -279,7 +279,7 @@ class StreamTask:
 
     def _standing(self, position: record.Position | None) -> Plan:
         """The plan with the rules that are at work here: those of a published change come in by a migration."""
-        facts = migration.book_of(self.store)
+        facts = migration.stored_ruleset(self.store)
         if self.plan.book is None or position is None:
             if facts is not None:
                 raise RulesBehind(facts["book"], self.name)
@@ -345,7 +345,7 @@ class StreamTask:
             except RuleFailure as failed:
                 self._mark.put_away()
                 change = self._without(change, failed)
-        rows = migration.switch_rows(self.store, change.plan, change.moves)
+        rows = migration.migrated_rows(self.store, change.plan, change.moves)
         processor.turn(change, self._nexts_after(change.plan))
         self._tell_migration(change, rows)
         outcome = processor.outcome([*rows, *warm])
@@ -413,7 +413,7 @@ class StreamTask:
         if change.plan.book is None:
             rows = rows_of_gone_rules(self.store, change.plan)
         else:
-            rows = migration.switch_rows(self.store, change.plan, {})
+            rows = migration.migrated_rows(self.store, change.plan, {})
         self.processor.turn(change, self._nexts_after(change.plan))
         self._tell_quarantine(failure)
         dropped, self._dropped = self._dropped, []

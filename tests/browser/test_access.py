@@ -80,7 +80,7 @@ def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded
         def tell(tasks: Sequence[TaskReport]) -> None:
             service.clock.pass_ms(int(time.time() * 1000) - service.clock.wall_ms())
             now_ms = service.clock.wall_ms()
-            heartbeat.tell(
+            heartbeat.send_heartbeat(
                 log,
                 "shop",
                 MemberMetadata(
@@ -121,7 +121,7 @@ def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded
         expect(page.locator("#health-chip")).to_have_text("Running")
         service.clock = SetClock(service.clock.wall_ms() - 60_000)
         with service.log() as log_of_then:
-            heartbeat.tell(
+            heartbeat.send_heartbeat(
                 log_of_then,
                 "shop",
                 MemberMetadata(

@@ -25,7 +25,7 @@ from samovar.service.query.verify import overdue_in
 from samovar.service.runtime.running import container_of
 from samovar.service.topology.logs import open_log
 from samovar.service.topology.plans import plan_of
-from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.topics import ensure
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Store
@@ -89,7 +89,7 @@ class Service:
 
     @cached_property
     def plan(self) -> Plan:
-        return plan_of(with_rulebook(self.settings, self.log), self.partitions)
+        return plan_of(with_published_rules(self.settings, self.log), self.partitions)
 
     @property
     def parsed(self) -> list[Rule]:

@@ -15,7 +15,7 @@ import pytest
 from samovar.changelog.formats.journal import JournalEntry
 from samovar.service.rules.publishing import plan_publish, publish
 from samovar.service.topology.plans import plan_of
-from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.rule_registry import with_published_rules
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import Until, rebuild
 from tests.faults import world
@@ -57,7 +57,7 @@ def is_taken(service: Service, number: int) -> bool:
 
 def folded(service: Service) -> tuple[list[str], dict[int, str], dict[int, str]]:
     """Ids of alerts and digests of states as a fold of input and journal has them; and digests of the stores."""
-    plan = plan_of(with_rulebook(service.settings, service.log), service.partitions)
+    plan = plan_of(with_published_rules(service.settings, service.log), service.partitions)
     ids: list[str] = []
     again: dict[int, str] = {}
     stored: dict[int, str] = {}

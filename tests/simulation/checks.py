@@ -28,7 +28,7 @@ from samovar.tasks.model.plan import MAIN, InputSpec, Plan, PublishedRule
 from samovar.tasks.replay.rebuild import Until, rebuild
 from samovar.tasks.replay.repair import logged_rows
 from samovar.tasks.rules.migration import rule_of
-from samovar.tasks.rules.replay_dedup import skips_of
+from samovar.tasks.rules.replay_dedup import dedup_rows
 from tests import oracle
 from tests.faults.comparing import at_places, rounded
 from tests.simulation.counting import TASK, expected_counts, text_of
@@ -564,7 +564,7 @@ def check_states(seen: Observed, log: Any, *, rebuilds: bool) -> None:
             if place not in seen.stores:
                 continue
             store, position = seen.stores[place], seen.positions.get(place)
-            logged = dict(logged_rows(store)) | dict(skips_of(store))
+            logged = dict(logged_rows(store)) | dict(dedup_rows(store))
             changelog = dict(seen.changelogs[place])
             require(
                 logged == changelog, f"store and changelog of {place} are equal",

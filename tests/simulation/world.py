@@ -32,7 +32,7 @@ from samovar.service.recovery.rewind import SKIP_ALERTS, plan_rewind, rewind_all
 from samovar.service.rules import lists, publishing
 from samovar.service.runtime.running import container_of
 from samovar.service.topology.plans import plans_of
-from samovar.service.topology.rule_registry import with_rulebook
+from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.stores import StateLocation, site_of
 from samovar.service.topology.topics import ensure
 from samovar.state.store import Readable
@@ -423,7 +423,7 @@ class World:
             self.stop(node, leaves=True)
             self.clock.pass_ms(self.broker.transaction_ms + 1)  # of one that was killed nothing is left by then
             self.broker.expire()
-            ensure(self.client, with_rulebook(self.settings, self.client))
+            ensure(self.client, with_published_rules(self.settings, self.client))
             site = site_of(self.settings, self.client, self.folder_of(node))
             if step.what == "rewind":
                 self.rewind(site, step.back_ms)
@@ -546,7 +546,10 @@ class World:
         topic = self.broker.topics.get(topic_of(SERVICE))
         changes = 0 if topic is None else topic.logs[0].end
         if self._planned is None or self._planned[0] != changes:
-            self._planned = changes, plans_of(with_rulebook(self.settings, self.client), self.scenario.partitions)
+            self._planned = (
+                changes,
+                plans_of(with_published_rules(self.settings, self.client), self.scenario.partitions),
+            )
         return self._planned[1]
 
     def check(self, *, is_end: bool) -> None:

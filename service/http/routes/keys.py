@@ -18,7 +18,7 @@ from samovar.patterns.explain.key_trace import key_candidates
 from samovar.patterns.syntax.tree import Rule, SessionForm
 from samovar.service.alerts.query import search
 from samovar.service.http import schemas
-from samovar.service.http.forwarding import answered_here, gathered
+from samovar.service.http.forwarding import answer_locally, ask_owners
 from samovar.service.http.request import Body, Reading, RequestContext, answered, event_data
 from samovar.service.http.routes.alerts import alert_data
 from samovar.service.http.schemas import answers_with
@@ -28,7 +28,7 @@ from samovar.service.query.events import StreamEvent
 from samovar.service.query.key_events import Marks, ScanProgress, events_of_key, marks_of
 from samovar.service.query.key_lookup import KeyLookup, lookup, marked_keys
 from samovar.service.query.local_state import SCANNED_KEYS, Task
-from samovar.service.query.why import decoders_of, events_taken, in_order, limits_of, span_text, story_data, story_of
+from samovar.service.query.why import decoders_of, events_taken, in_order, limits_of, span_text, trace_data, trace_key
 
 router = APIRouter(tags=["keys"])
 
@@ -69,7 +69,7 @@ def scan(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Respons
     """Keys that have state, of one rule or of all, over all nodes."""
     if rule is not None:
         context.app_state.rule_cache.rule(rule)
-    found, missing = gathered(context, "keys", None, lambda tasks: _keys(context, tasks, rule, limit))
+    found, missing = ask_owners(context, "keys", None, lambda tasks: _keys(context, tasks, rule, limit))
     keys = _masked(context, found)
     if context.masks.is_on:
         keys.sort(key=lambda each: str(each["key_text"]))
@@ -85,7 +85,7 @@ def _keys(context: RequestContext, tasks: Sequence[Task], rule: str | None, limi
 def sessions(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     """Live sessions of a rule, over all nodes; of the first session rule where none is named."""
     name = session_rule(context.app_state, rule)
-    found, missing = gathered(context, "sessions", None, lambda tasks: _sessions(context, tasks, name, limit))
+    found, missing = ask_owners(context, "sessions", None, lambda tasks: _sessions(context, tasks, name, limit))
     found = _masked_sessions(context, found, name)
     if context.masks.is_on:
         found.sort(key=lambda each: str(each["key_text"]))
@@ -122,7 +122,7 @@ def show(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
     wanted = lookup(app_state, masks, key, rule)
     tasks = local_state.tasks_of_key(app_state, wanted.text, rule, key) if wanted.is_known else None
     path = f"keys/{quote(key, safe='')}"
-    found, missing = gathered(context, path, tasks, lambda own: _held(context, own, wanted, rule), rule=rule)
+    found, missing = ask_owners(context, path, tasks, lambda own: _held(context, own, wanted, rule), rule=rule)
     alerts = search(app_state.index, wanted.search([] if rule is None else [rule], SHOWN_ALERTS)).alerts
     told = {
         "key_text": wanted.asked if masks.is_on else wanted.text,
@@ -172,20 +172,20 @@ def _masked_sessions(context: RequestContext, found: list[dict[str, Any]], name:
 
 @router.get("/held/keys", include_in_schema=False)
 def held_keys(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
-    return answered(_masked(context, answered_here(context, lambda own: _keys(context, own, rule, limit))))
+    return answered(_masked(context, answer_locally(context, lambda own: _keys(context, own, rule, limit))))
 
 
 @router.get("/held/sessions", include_in_schema=False)
 def held_sessions(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
     name = session_rule(context.app_state, rule)
-    found = answered_here(context, lambda own: _sessions(context, own, name, limit))
+    found = answer_locally(context, lambda own: _sessions(context, own, name, limit))
     return answered(_masked_sessions(context, found, name))
 
 
 @router.get("/held/keys/{key}", include_in_schema=False)
 def held_key(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
     wanted = lookup(context.app_state, context.masks, key, rule)
-    return answered(_masked(context, answered_here(context, lambda own: _held(context, own, wanted, rule))))
+    return answered(_masked(context, answer_locally(context, lambda own: _held(context, own, wanted, rule))))
 
 
 # ---------------------------------------------------------------- events, and why
@@ -226,9 +226,9 @@ def why(context: Reading, key: KeyText, rule: Annotated[str, Query(max_length=20
     known = [each.watermark for each in app_state.watch.latest.status.tasks if (each.stage, each.partition) in tasks]
     until_ms = min((each for each in known if each is not None), default=NO_TIME)
     options = limits_of(context.settings) | {"until_ms": until_ms}
-    stories = [story_of(program, candidate, ordered, decoders, **options) for candidate in candidates]
+    stories = [trace_key(program, candidate, ordered, decoders, **options) for candidate in candidates]
     story = next((each for each in stories if each.events), stories[0])
-    told = story_data(masks, story, ordered.__getitem__)
+    told = trace_data(masks, story, ordered.__getitem__)
     if scanned.older:
         told["conclusion"].append(f"What is older was not looked through; the rule reads {span_text(found)} back.")
     return answered({"rule": rule, "key": masks.key(story.key, found), **told, "scanned": scanned.data()})

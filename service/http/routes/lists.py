@@ -16,7 +16,7 @@ from samovar.service.http.masking import hides_list, shown_item
 from samovar.service.http.request import Authoring, Body, NotedBody, Reading, RequestContext, answered
 from samovar.service.http.schemas import answers_with
 from samovar.service.rules import lists
-from samovar.service.topology.rule_registry import read_rulebook
+from samovar.service.topology.rule_registry import load_registry
 
 router = APIRouter(tags=["rules"])
 
@@ -57,7 +57,7 @@ def show_list(context: Reading, name: ListName) -> Response:
 
     items = _items(context, name)
     changes = []
-    for change in reversed(read_rulebook(context.settings, context.log).changes):
+    for change in reversed(load_registry(context.settings, context.log).changes):
         record = change.lists.get(name)
         if record is not None:
             told = {"change": change.number, "at": change.at_ms, "author": change.author, "note": change.note}

@@ -53,7 +53,7 @@ from samovar.service.rules import publishing
 from samovar.service.rules.change_plan import ChangePlan
 from samovar.service.rules.explain import document
 from samovar.service.rules.testing import json_of_result
-from samovar.service.topology.rule_registry import RuleEntry, read_rulebook
+from samovar.service.topology.rule_registry import RuleEntry, load_registry
 from samovar.service.topology.ruleset import lists_of, schema_of
 from samovar.service.topology.stages import sources_of
 
@@ -389,7 +389,7 @@ def rollback(context: Authoring, rule: RuleName, body: RollingBack) -> Response:
 @router.get("/rules/{rule}/history", responses=answers_with(schemas.RuleHistory))
 def history(context: Reading, rule: RuleName) -> Response:
     """All numbers of a rule, the newest first, and where each took effect."""
-    book = read_rulebook(context.settings, context.log)
+    book = load_registry(context.settings, context.log)
     found = publishing.seeded(context.settings, book).history(rule)
     if not found:
         context.app_state.rule_cache.rule(rule)  # says what is near

@@ -150,7 +150,7 @@ def key_text(key: Sequence[Scalar]) -> str:
     return json.dumps(list(key), ensure_ascii=False) if key else "all events"
 
 
-def moment_text(watermark: int | None) -> str:
+def watermark_text(watermark: int | None) -> str:
     return "none yet" if watermark is None else iso_time(watermark)
 
 

@@ -15,8 +15,8 @@ from samovar.changelog.restore.point_in_time import commit_before, last_position
 from samovar.changelog.restore.restore import ChangelogPartition, next_step
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
-from samovar.service.query.state.view import moment_text
-from samovar.service.topology.stores import StateLocation, StoreStatus, look_at
+from samovar.service.query.state.view import watermark_text
+from samovar.service.topology.stores import StateLocation, StoreStatus, read_store_status
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
 from samovar.tasks.model.plan import MAIN
@@ -146,7 +146,7 @@ def plan_restore(site: StateLocation, asked: RestoreRequest, now_ms: int) -> lis
 
 
 def _planned(site: StateLocation, asked: RestoreRequest, partition: int, now_ms: int) -> RestorePlan:
-    now, stage, notes = look_at(site.store(partition)), site.stage, list[str]()
+    now, stage, notes = read_store_status(site.store(partition)), site.stage, list[str]()
     if asked.source == "source":
         return _from_source(site, asked, partition, now)
     changelog = site.changelog(partition)
@@ -247,7 +247,7 @@ def _from_source(site: StateLocation, asked: RestoreRequest, partition: int, now
     watermark = None if position is None else position.watermark
     is_behind = moment is not None and position is not None and (watermark is None or moment > watermark)
     if is_behind:
-        notes.append(f"its event time is {moment_text(watermark)}")
+        notes.append(f"its event time is {watermark_text(watermark)}")
         moment = None
     begin = _first_offsets(site, partition)
     return RestorePlan(

@@ -57,11 +57,11 @@ from samovar.tasks.replay.repair import (
     ChangelogRepair,
     RepairPlan,
     changes_between,
+    is_same_position,
     repaired_offsets,
-    shared_out,
-    stands_alike,
+    split_changes,
 )
-from samovar.tasks.rules.replay_dedup import skips_of
+from samovar.tasks.rules.replay_dedup import dedup_rows
 from samovar.tasks.rules.timer_index import overdue_rows
 
 OnProgress = Callable[[int], None]
@@ -227,7 +227,7 @@ def _restore(
         following = following_of(store)
         digest = built.digest or digest_of(plan_for(site, planned.partition, position), store)
         store.flush()
-    put_in_place(part, target)
+    replace_store(part, target)
     return RestoreResult(
         partition=planned.partition,
         source=planned.source,
@@ -266,7 +266,7 @@ def _goes_on(planned: RestorePlan, part: Path) -> bool:
         return False
 
 
-def put_in_place(part: Path, target: Path) -> None:
+def replace_store(part: Path, target: Path) -> None:
     remove(target)
     try:
         rename_into_place(part, target)
@@ -307,8 +307,8 @@ def compare(site: StateLocation, partition: int, store: RocksStore, image: Memor
     differing = {row_parts(ROW + row)[:2] for row, _, _ in rows}
     # A row whose deadline has passed may be equal as a digest sees it; no commit leaves one, and so no restore may.
     overdue = {row_parts(row)[:2] for row, _ in overdue_rows(image.range(ROW, ROWS_END), watermark)}
-    same_place = stands_alike(position, position_of(image))
-    repaired, adopted = shared_out(changes_between(store, image), image, differing | overdue, same_place)
+    same_place = is_same_position(position, position_of(image))
+    repaired, adopted = split_changes(changes_between(store, image), image, differing | overdue, same_place)
     return ChangelogComparison(repaired, adopted, len(differing))
 
 
@@ -318,9 +318,9 @@ def _repair(
     changelog = site.changelog(planned.partition)  # as it is now that nobody else writes
     end = changelog.bounds.end
     image = materialize_at(site.log, changelog, end)
-    keep_told(site, store, image)
+    keep_emitted_watermarks(site, store, image)
     found = compare(site, planned.partition, store, image)
-    store.write([*found.adopted, *skips_of(image)])
+    store.write([*found.adopted, *dedup_rows(image)])
     position = position_of(store)
     assert position is not None, "a rebuild ends with its position"
     if found.repaired:
@@ -333,7 +333,7 @@ def _repair(
     return found
 
 
-def keep_told(site: StateLocation, store: RocksStore, image: MemoryStore) -> None:
+def keep_emitted_watermarks(site: StateLocation, store: RocksStore, image: MemoryStore) -> None:
     """What was told to repartition topics is not in the source: it is taken from the changelog, or is unknown."""
     position, before = position_of(store), position_of(image)
     if position is None or not site.plan.forwards:

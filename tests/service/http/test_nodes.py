@@ -50,7 +50,7 @@ def two_nodes(service: Service) -> Iterator[tuple[Served, Served]]:
             caught_up=True,
             address=owner.world.place.advertised,
         )
-        heartbeat.tell(asked.log, "s", told)
+        heartbeat.send_heartbeat(asked.log, "s", told)
         wait_for(lambda: asked.world.watch.latest.presences)
         wait_for(lambda: owner.world.watch.latest.presences)
         yield asked, owner
@@ -77,9 +77,9 @@ def test_an_owner_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
     service = make(tmp_path / "s")
     service.process(many(60))
     with two_nodes(service) as (asked, _):
-        (seen,) = heartbeat.all_seen(asked.log, "s").values()
+        (seen,) = heartbeat.read_heartbeats(asked.log, "s").values()
         for address, why in ((f"http://127.0.0.1:{free_port('127.0.0.1')}", "does not answer"), (None, "--http")):
-            heartbeat.tell(asked.log, "s", replace(seen.presence, address=address))
+            heartbeat.send_heartbeat(asked.log, "s", replace(seen.presence, address=address))
             wait_for(partial(_is_told, asked, address))
             found = asked.get("/keys/c1")
             assert found["held"] == []

@@ -20,7 +20,7 @@ from samovar.changelog.broker.process import free_port
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import Role, add_token, remove_token
-from samovar.service.ops.log_output import logging_told, teller
+from samovar.service.ops.log_output import forward_kafka_logs, make_logger
 from samovar.service.ops.metrics import COUNTS, METRICS, ContainerMetrics, Kind
 from samovar.service.runtime.metrics_server import address_of, serving
 from samovar.tasks.model.clock import SystemClock
@@ -288,7 +288,7 @@ def test_every_line_for_people_says_when(service: Service) -> None:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_what_the_kafka_client_says_is_a_line_like_all_others(form: str) -> None:
     out = io.StringIO()
-    with logging_told(teller(form, out, "s", 0)):
+    with forward_kafka_logs(make_logger(form, out, "s", 0)):
         logging.getLogger("samovar.kafka.reading").warning("the broker is away")
     (line,) = out.getvalue().splitlines()
     told = json.loads(line) if form == "json" else dict(zip(("time", "_", "text"), line.partition(" "), strict=True))

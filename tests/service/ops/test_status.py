@@ -132,7 +132,7 @@ def test_a_container_that_leaves_takes_its_record_along(service: Service) -> Non
     with service.log() as log:
         at = TopicPartition("s-containers", 0)
         assert log.bounds([at])[at].end >= 2
-        assert heartbeat.all_seen(log, "s") == {}
+        assert heartbeat.read_heartbeats(log, "s") == {}
 
 
 def test_who_is_silent_joining_or_gone() -> None:
@@ -151,7 +151,7 @@ def test_a_task_of_a_container_that_hangs_is_not_said_to_run(service: Service) -
     service.clock = SetClock(int(time.time() * 1000) - 60_000)
     tasks = [TaskReport("", 0, "running"), TaskReport("", 1, "running")]
     with service.container(), service.log() as log:
-        heartbeat.tell(log, "s", replace(HERE, tasks=tasks))
+        heartbeat.send_heartbeat(log, "s", replace(HERE, tasks=tasks))
         found = status(service, 1)
     assert [each["state"] for each in found["containers"]] == ["silent"]
     assert ([task["life"] for task in found["tasks"]], found["running"]) == (["silent", "silent"], False)
@@ -163,7 +163,7 @@ def test_a_restore_shows_how_far_it_is_and_how_long_it_takes(service: Service) -
     tasks = [TaskReport("", 0, "restoring", restore=restore), TaskReport("", 1, "created")]
     here = replace(HERE, tasks=tasks, time_ms=int(time.time() * 1000))
     with service.container(), service.log() as log:
-        heartbeat.tell(log, "s", here)
+        heartbeat.send_heartbeat(log, "s", here)
         found = status(service, 1)
         text = run("status", service.config).stdout
     assert found["tasks"][0]["restore"] == {"done": 100_000, "todo": 400_000, "per_s": 50_000, "left_s": 6.0}

@@ -170,7 +170,7 @@ def test_p3_killed_between_the_old_store_and_the_new(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(restore, "put_in_place", stopped)
+        patch.setattr(restore, "replace_store", stopped)
         assert run("restore", service.config, "--from", source).exit_code != 0
     assert not service.store(0).exists()
     restored(service, "--from", source)

@@ -12,12 +12,12 @@ import pytest
 from samovar.changelog.formats.journal import (
     FORMAT,
     JournalEntry,
+    effective_entries,
     is_void,
     pack_entry,
-    standing,
-    stretches,
+    to_ranges,
     unpack_entry,
-    was_set_back,
+    was_rewound,
 )
 from samovar.changelog.formats.record import Input, Position
 from samovar.changelog.log import TopicPartition
@@ -385,25 +385,25 @@ def test_a_journal_as_if_what_was_set_back_had_never_been() -> None:
         entry("rewind", 5, 15, void=[[3, 3]], to=7),
         entry("advance", 6, 15),
     ]
-    assert [(each.number, each.inputs["a"]) for each in standing(journal)] == [
+    assert [(each.number, each.inputs["a"]) for each in effective_entries(journal)] == [
         (1, 0),
         (2, 10),
         (4, 15),
         (5, 15),
         (6, 15),
     ]
-    assert [each.number for each in standing(journal, until=4)] == [1, 2, 3, 4]
+    assert [each.number for each in effective_entries(journal, until=4)] == [1, 2, 3, 4]
     assert is_void(3, journal[4])
     assert not is_void(4, journal[4])
-    assert stretches([7, 3, 4, 9]) == [[3, 4], [7, 7], [9, 9]]
+    assert to_ranges([7, 3, 4, 9]) == [[3, 4], [7, 7], [9, 9]]
 
 
 def test_which_snapshots_a_rewind_took_back() -> None:
     journal = [entry("rules", 1, 0), entry("advance", 2, 10), entry("rewind", 3, 5, void=[[2, 2]], to=7)]
-    assert was_set_back(journal, 2, {"a": 4})  # it has an entry that counts no more
-    assert was_set_back(journal, 1, {"a": 6})  # it has read further
-    assert not was_set_back(journal, 1, {"a": 5})
-    assert not was_set_back(journal, 3, {"a": 9})
+    assert was_rewound(journal, 2, {"a": 4})  # it has an entry that counts no more
+    assert was_rewound(journal, 1, {"a": 6})  # it has read further
+    assert not was_rewound(journal, 1, {"a": 5})
+    assert not was_rewound(journal, 3, {"a": 9})
 
 
 def test_a_rewind_of_a_newer_format_is_refused() -> None:

@@ -25,7 +25,7 @@ from samovar.service.query.state.counts import states_here
 from samovar.service.rules.publishing import plan_publish, publish
 from samovar.service.runtime.rule_source import PublishedRuleSource
 from samovar.service.runtime.running import container_of
-from samovar.service.topology.rule_registry import read_rulebook
+from samovar.service.topology.rule_registry import load_registry
 from samovar.service.topology.stores import site_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import Until, rebuild
@@ -132,7 +132,7 @@ def test_a_running_service_takes_a_rule_between_two_batches(service: Service) ->
         assert [entry.facts.get("book") for entry in entries] == [None, 2]
         assert entries[1].inputs["purchase"] > 0
     with service.log() as log:
-        book = read_rulebook(service.settings, log)
+        book = load_registry(service.settings, log)
         effect = book.took_effect("big", 1)
         assert effect is not None
         assert {partition: dict(inputs) for partition, inputs in effect.items()} == {
@@ -434,7 +434,7 @@ def test_two_writers_at_once_and_only_one_counts(service: Service) -> None:
         with pytest.raises(Refused) as refused:
             append_changes(log, "s", changes)
         assert refused.value.code == "change-overtaken"
-        book = read_rulebook(service.settings, log)
+        book = load_registry(service.settings, log)
     assert [entry.name for entry in book.entries] == ["countries", "testing", "unusual", "big"]
 
 
@@ -540,7 +540,7 @@ def change(service: Service, name: str, *options: str) -> Result:
 
 def last_change(service: Service) -> int:
     with service.log() as log:
-        return read_rulebook(service.settings, log).change
+        return load_registry(service.settings, log).change
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -40,7 +40,7 @@ from samovar.service.topology.acls import (
     rights,
 )
 from samovar.service.topology.logs import opened
-from samovar.service.topology.rule_registry import read_rulebook
+from samovar.service.topology.rule_registry import load_registry
 from samovar.service.topology.topics import plan, sink_group
 from tests.support.doc_snippets import run_command
 from tests.support.http_server import Served, served, wait_for
@@ -215,7 +215,7 @@ def take_out_a_rule(place: Place) -> None:
     with as_user(place.user(SERVICE)):
         settings = load_service(place.config)
         with opened(settings) as log:
-            entry = read_rulebook(settings, log).entry("spread")
+            entry = load_registry(settings, log).entry("spread")
             assert entry is not None
             assert quarantine(settings, log, "spread", entry.version, "too much")
 

@@ -27,9 +27,9 @@ from samovar.tasks.replay.repair import (
     ChangelogRepair,
     RepairPlan,
     changes_between,
+    is_same_position,
     repaired_offsets,
-    shared_out,
-    stands_alike,
+    split_changes,
 )
 from samovar.tasks.replay.rewind import RewoundState, write_back
 from tests.simulation.broker import Broker
@@ -61,7 +61,7 @@ def test_rows_of_equal_states_are_taken_from_the_changelog(same_place: bool) -> 
     a, b, c = ROWS
     image = store_of((a, b"live"), (POSITION, b"live"))
     changes = [(a, b"1"), (b, b"2"), (c, None), (USER, b"3"), (POSITION, b"4")]
-    repaired, adopted = shared_out(changes, image, {(b"b", "rule")}, same_place)
+    repaired, adopted = split_changes(changes, image, {(b"b", "rule")}, same_place)
     own = [(POSITION, b"live")] if same_place else []
     assert adopted == [(a, b"live"), (c, None), *own]
     assert repaired == [(b, b"2"), (USER, b"3"), *([] if same_place else [(POSITION, b"4")])]
@@ -69,12 +69,12 @@ def test_rows_of_equal_states_are_taken_from_the_changelog(same_place: bool) -> 
 
 def test_two_positions_are_alike_but_for_how_far_back_is_read_again() -> None:
     read_more = replace(PLACE, inputs={"use": Input("t", "id", 10, 1, 2)})
-    assert stands_alike(PLACE, read_more)
-    assert stands_alike(PLACE, replace(PLACE, changelog="", service="s"))
-    assert stands_alike(replace(PLACE, changelog=""), PLACE)
-    assert stands_alike(None, None)
-    assert not stands_alike(PLACE, None)
-    assert not stands_alike(None, PLACE)
+    assert is_same_position(PLACE, read_more)
+    assert is_same_position(PLACE, replace(PLACE, changelog="", service="s"))
+    assert is_same_position(replace(PLACE, changelog=""), PLACE)
+    assert is_same_position(None, None)
+    assert not is_same_position(PLACE, None)
+    assert not is_same_position(None, PLACE)
     for other in (
         replace(PLACE, inputs={"use": Input("t", "id", 11, 5, 3)}),
         replace(PLACE, inputs={"use": Input("t", "id2", 10, 5, 3)}),
@@ -85,7 +85,7 @@ def test_two_positions_are_alike_but_for_how_far_back_is_read_again() -> None:
         replace(PLACE, rewinding=True),
         replace(PLACE, changelog="c2"),
     ):
-        assert not stands_alike(PLACE, other), other
+        assert not is_same_position(PLACE, other), other
 
 
 @pytest.mark.parametrize(("committed", "offset"), [(7, 7), (12, 10), (10, 10), (None, None)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from samovar.state.memory import MemoryStore
 from samovar.tasks.model.results import Counts
 from samovar.tasks.rules.alert_filter import Alarm
-from samovar.tasks.rules.replay_dedup import ReplayDedupFilter, skip_rows, skips_of
+from samovar.tasks.rules.replay_dedup import ReplayDedupFilter, dedup_rows, skip_rows
 
 
 def skips(topics: tuple[str, ...] = ()) -> ReplayDedupFilter:
@@ -28,4 +28,4 @@ def test_an_alert_is_skipped_once() -> None:
 def test_a_store_that_takes_the_place_of_another_gets_its_rows() -> None:
     store = MemoryStore()
     store.write([*skip_rows({b"x"}, {"a": 10}, 500), (b"r", b"other"), (b"t", b"other")])
-    assert [row for row, _ in skips_of(store)] == [b"s", b"sx"]
+    assert [row for row, _ in dedup_rows(store)] == [b"s", b"sx"]

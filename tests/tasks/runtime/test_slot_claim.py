@@ -10,7 +10,7 @@ import pytest
 
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats import heartbeat
-from samovar.changelog.formats.heartbeat import MemberMetadata, all_seen
+from samovar.changelog.formats.heartbeat import MemberMetadata, read_heartbeats
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.tasks.runtime import slot_claim
@@ -26,7 +26,9 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 
 
 def tell(log: Log, host: str, pid: int = 1, since_ms: int = 0) -> None:
-    heartbeat.tell(log, "s", MemberMetadata(slot=0, host=host, pid=pid, since_ms=since_ms, version="0", time_ms=0))
+    heartbeat.send_heartbeat(
+        log, "s", MemberMetadata(slot=0, host=host, pid=pid, since_ms=since_ms, version="0", time_ms=0)
+    )
 
 
 def test_a_slot_that_another_machine_tells_of_is_not_taken(log: EmbeddedLog) -> None:
@@ -36,16 +38,16 @@ def test_a_slot_that_another_machine_tells_of_is_not_taken(log: EmbeddedLog) -> 
         claim.take()
     assert refused.value.code == "slot-taken"
     claim.release()
-    assert all_seen(log, "s")[0].presence.host == "other"
+    assert read_heartbeats(log, "s")[0].presence.host == "other"
 
 
 def test_a_slot_whose_container_leaves_meanwhile_is_taken(log: EmbeddedLog) -> None:
     tell(log, "other")
-    claim = SlotClaim(log, "s", 0, wait=lambda _: heartbeat.leave(log, "s", 0))
+    claim = SlotClaim(log, "s", 0, wait=lambda _: heartbeat.send_tombstone(log, "s", 0))
     claim.take()
-    assert all_seen(log, "s")[0].presence.host == claim.host
+    assert read_heartbeats(log, "s")[0].presence.host == claim.host
     claim.release()
-    assert all_seen(log, "s") == {}
+    assert read_heartbeats(log, "s") == {}
 
 
 def test_a_slot_that_nobody_tells_of_any_more_is_taken(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,9 +71,9 @@ def test_of_two_that_claim_a_slot_at_once_the_first_in_the_log_has_it(
     def told(_log: Log, service: str, own: MemberMetadata) -> None:
         monkeypatch.undo()
         tell(log, "other")
-        heartbeat.tell(log, service, own)
+        heartbeat.send_heartbeat(log, service, own)
 
-    monkeypatch.setattr(heartbeat, "tell", told)
+    monkeypatch.setattr(heartbeat, "send_heartbeat", told)
     with pytest.raises(Refused, match="on other"):
         SlotClaim(log, "s", 0).take()
 

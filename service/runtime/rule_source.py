@@ -54,7 +54,7 @@ class PublishedRuleSource(RuleSource):
         change, error = self.refused
         return f"change {change}: {error.code}: {error.what}"
 
-    def newer(self) -> Sequence[Plan] | None:
+    def poll_update(self) -> Sequence[Plan] | None:
         if self._found is None:  # without the lock: a look may be going on
             return None
         with self._lock:
@@ -79,7 +79,7 @@ class PublishedRuleSource(RuleSource):
             self._failures.popleft()
             self._told_unwritten = False
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         with self._lock:
             self._write_quarantines()
             if self._end is None and self._at.topic not in self._log.topics([self._at.topic]):
@@ -109,7 +109,7 @@ class PublishedRuleSource(RuleSource):
         def run() -> None:
             while not self._ending.wait(LOOK_EVERY_S):
                 with suppress(LogUnavailable, Fenced, Refused):  # it is looked at again
-                    self.look()
+                    self.refresh()
 
         thread = threading.Thread(target=run, name="rules", daemon=True)
         thread.start()

@@ -72,10 +72,10 @@ class RuleProcessor(Processor):
         buffer.floor = max(buffer.floor, watermark)
         self._run(release(buffer))
 
-    def turn(self, switch: RuleMigration, inputs: Mapping[str, int]) -> None:
+    def migrate(self, migration: RuleMigration, inputs: Mapping[str, int]) -> None:
         """The next outcome is the last of these rules: it leaves the state to those that come after."""
-        self.plan = switch.plan
-        self.source.note_rules(switch.facts(), inputs)
+        self.plan = migration.plan
+        self.source.note_rules(migration.facts(), inputs)
         self.dirty = True
 
     def _facts(self) -> dict[str, Any]:

@@ -51,11 +51,11 @@ class RuleSource:
         """Why the last change is not taken."""
         return None
 
-    def newer(self) -> Sequence[Plan] | None:
+    def poll_update(self) -> Sequence[Plan] | None:
         """Plans that were not given out yet; never waits."""
         return None
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read all that was published by now."""
 
     def quarantine(self, failure: RuleFailure) -> None:
@@ -258,7 +258,7 @@ class Container:
 
     def _renew(self) -> None:
         """Take plans that were made meanwhile. Where they read other topics, all tasks begin again in a new group."""
-        plans = self.rule_source.newer()
+        plans = self.rule_source.poll_update()
         if plans is None:
             return
         is_other = topics_read(plans) != topics_read(list(self.plans.values()))
@@ -286,7 +286,7 @@ class Container:
 
     def _catch_up_with(self, behind: RulesBehind) -> None:
         """Another container was there first: read what it had read."""
-        self.rule_source.look()
+        self.rule_source.refresh()
         self._renew()
         known = max((plan.book.change for plan in self.plans.values() if plan.book is not None), default=0)
         if known < behind.change:

@@ -346,7 +346,7 @@ class StreamTask:
                 self._mark.put_away()
                 change = self._without(change, failed)
         rows = migration.migrated_rows(self.store, change.plan, change.moves)
-        processor.turn(change, self._nexts_after(change.plan))
+        processor.migrate(change, self._nexts_after(change.plan))
         self._tell_migration(change, rows)
         outcome = processor.outcome([*rows, *warm])
         if self.store.get(record.INDEXED) is not None:
@@ -414,7 +414,7 @@ class StreamTask:
             rows = rows_of_gone_rules(self.store, change.plan)
         else:
             rows = migration.migrated_rows(self.store, change.plan, {})
-        self.processor.turn(change, self._nexts_after(change.plan))
+        self.processor.migrate(change, self._nexts_after(change.plan))
         self._tell_quarantine(failure)
         dropped, self._dropped = self._dropped, []
         return self.processor.outcome([*dropped, *rows])

@@ -239,7 +239,7 @@ class World:
         """As the threads next to a container do."""
         assert node.container is not None
         try:
-            node.container.rule_source.look()
+            node.container.rule_source.refresh()
             node.container.watch.look_if_due()
         except (LogUnavailable, Refused) as error:
             self.say(f"container {node.number} cannot look at rules and topics: {error}")

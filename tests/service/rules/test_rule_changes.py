@@ -69,7 +69,7 @@ def published(service: Service, text: str, *options: object, code: int = 0, name
 def take(container: Container) -> None:
     """Look at the rules topic, as a thread does while a service runs; and go on."""
     assert isinstance(container.rule_source, PublishedRuleSource)
-    container.rule_source.look()
+    container.rule_source.refresh()
     catch_up(container)
 
 

@@ -203,7 +203,7 @@ def test_tasks_go_on_beside_rules_that_are_published(here: Stage, wipe: bool) ->
         settle(here)
         if number == 1:
             publish(service.settings, service.log, plan_publish(service.settings, service.log, text), "test", "")
-            here.container.rule_source.look()
+            here.container.rule_source.refresh()
             wait_until(lambda: "rules of change" in "".join(here.said), "the change is taken", here.container.cycle)
         here.crash(wipe=wipe)
     settle(here)

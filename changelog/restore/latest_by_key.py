@@ -87,17 +87,17 @@ class NewestTable:
 
     first: tuple[bytes, bytes]
     rows: LatestByKey
-    deletes: bool  # whether there may be rows in the store that these delete
+    keep_tombstones: bool  # whether there may be rows in the store that these delete
     index: bool = False  # whether the index of deadlines comes with them
 
     def changes(self) -> list[Change]:
-        rows = [change for change in self.rows.changes() if self.deletes or change[1] is not None]
+        rows = [change for change in self.rows.changes() if self.keep_tombstones or change[1] is not None]
         return [self.first, *sorted({*rows, *(deadline_rows(rows) if self.index else ())})]
 
     def write(self, file: Path) -> int:
         (key, value), handle = self.first, self.rows.handle
         written: int = _library().samovar_newest_write(
-            handle, os.fsencode(file), key, len(key), value, len(value), self.deletes, self.index
+            handle, os.fsencode(file), key, len(key), value, len(value), self.keep_tombstones, self.index
         )
         if written < 0:
             raise OSError(-written, os.strerror(-written), str(file))

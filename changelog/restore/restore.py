@@ -279,7 +279,7 @@ class Restore:
         is_begun = self._empty and is_large
         if self._empty or len(part.rows) > self._tunables.table_rows:
             has_index = self._indexed or is_begun
-            self.store.take(NewestTable(follows, part.rows, deletes=not self._empty, index=has_index))
+            self.store.take(NewestTable(follows, part.rows, keep_tombstones=not self._empty, index=has_index))
         else:
             rows = part.rows.changes()
             index = deadline_rows(rows) if self._indexed else []

@@ -74,16 +74,16 @@ def signature(secret: str, at_s: int, body: bytes) -> str:
     return f"t={at_s},v1={made}"
 
 
-def pause_s(attempt: int, most_s: float, jitter: float) -> float:
+def pause_s(attempt: int, max_backoff_s: float, jitter: float) -> float:
     """Twice as long each time, up to a bound, and never the same for all who wait.
 
     >>> [pause_s(attempt, 60, 1.0) for attempt in (1, 2, 3, 20)]
     [0.5, 1.0, 2.0, 60.0]
     """
-    return min(FIRST_S * 2.0 ** min(attempt - 1, 30), most_s) * jitter
+    return min(FIRST_S * 2.0 ** min(attempt - 1, 30), max_backoff_s) * jitter
 
 
-class Webhook:
+class WebhookTarget:
     """Posts alerts, one per request."""
 
     def __init__(self, name: str, service: str, settings: SinkSettings) -> None:
@@ -91,7 +91,7 @@ class Webhook:
         self._name, self._service = name, service
         self._url = settings.url.get_secret_value()
         self._secret = None if settings.secret is None else settings.secret.get_secret_value()
-        self._most_s = settings.max_backoff_ms / 1000
+        self._max_backoff_s = settings.max_backoff_ms / 1000
         self._client = httpx2.Client(timeout=settings.timeout_ms / 1000, trust_env=False, follow_redirects=False)
 
     def deliver(self, alerts: Sequence[Alert], wait: Wait, on_failure: OnFailure) -> None:
@@ -115,7 +115,7 @@ class Webhook:
                 if refusals >= REFUSED_TRIES:
                     on_failure(f"alert {alert.id} is left out: it was refused {refusals} times with {status}")
                     return
-            wait(pause_s(attempt, self._most_s, random.uniform(0.5, 1.0)))
+            wait(pause_s(attempt, self._max_backoff_s, random.uniform(0.5, 1.0)))
 
     def _post(self, alert: Alert) -> int | None:
         """The answer's status; None where there was none. What went wrong may quote the address, and is not told."""
@@ -133,8 +133,8 @@ class Webhook:
 class FileTarget:
     """Appends alerts, a JSON line each. Opened again for every batch, so that it may be rotated."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, max_backoff_s: float) -> None:
+        self._path, self._max_backoff_s = path, max_backoff_s
 
     def deliver(self, alerts: Sequence[Alert], wait: Wait, on_failure: OnFailure) -> None:
         lines = "".join(f"{alert.body}\n" for alert in alerts).encode()
@@ -146,7 +146,7 @@ class FileTarget:
                 return
             except OSError as error:
                 on_failure(f"the file cannot be written: {error.strerror or error}")
-                wait(pause_s(attempt, 60.0, random.uniform(0.5, 1.0)))
+                wait(pause_s(attempt, self._max_backoff_s, random.uniform(0.5, 1.0)))
 
     def append(self, lines: bytes) -> None:
         """All lines, durably. Half a line that a crash left is ended first."""
@@ -186,7 +186,11 @@ class Sink:
     def __init__(self, name: str, settings: ServiceFile, log: Log, slot: int) -> None:
         own = settings.sinks[name]
         self.name, self._log, self._slot = name, log, slot
-        self._target: SinkTarget = Webhook(name, settings.service, own) if own.file is None else FileTarget(own.file)
+        self._target: SinkTarget = (
+            WebhookTarget(name, settings.service, own)
+            if own.file is None
+            else FileTarget(own.file, own.max_backoff_ms / 1000)
+        )
         self._topic, self._rules, self._group = settings.alerts.topic, own.rules, sink_group(settings.service, name)
         self.ending = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"sink-{name}", daemon=True)

@@ -34,8 +34,9 @@ def check_against_offsets(
                 "offsets-differ",
                 f"the state of partition {partition} stands for {at} up to {stored.next:,}, and the group's offset is"
                 f" {offset:,}",
-                "Offsets and state move together only: set the offset of the group back to that. If nobody moved it and"
-                " the state is ahead, a broker lost a commit: `samovar restore --from changelog`.",
+                f"Offsets and state move together only: set the group's offset of {at} to {stored.next:,}, with Kafka's"
+                " own tools. If nobody moved it and the store is ahead, a broker lost a commit: `samovar restore --from"
+                " changelog`.",
             )
 
 

@@ -203,7 +203,7 @@ def rule_processors(running: Iterable[StreamTask]) -> list[RuleProcessor]:
 
 
 def at_work(running: Iterable[StreamTask]) -> tuple[RuleAtWork, ...]:
-    """The rules of a container, where any was published, or is in a storm."""
+    """All rules of a container, also quarantined ones: the status of each, and how many alerts a storm keeps back."""
     found: dict[tuple[str, str, str], int] = {}
     numbers: dict[tuple[str, str, str], int] = {}
     for processor in rule_processors(running):

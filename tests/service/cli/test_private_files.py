@@ -104,7 +104,7 @@ def test_with_no_mask_a_state_is_closed_at_its_folder_and_a_log_at_its_file(tmp_
     with mask(0):
         service = make(tmp_path / "s")
         service.process(many(50), snapshot=True)
-        target = FileTarget(service.config.parent / "alerts.jsonl")
+        target = FileTarget(service.config.parent / "alerts.jsonl", 60.0)
         target.append(b"{}\n")
     folder = service.config.parent
     found = open_to_others(folder)

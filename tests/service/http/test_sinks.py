@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from samovar.service.http.sinks import Sinks
+from samovar.service.http.sinks import DeliveryStopped, FileTarget, Sinks
 from samovar.service.topology.logs import opened
 from tests.support.http_server import wait_for
 from tests.support.small_service import SERVICE, Service, make, purchase
@@ -170,3 +170,17 @@ def test_a_file_gets_a_line_an_alert_and_repairs_a_half_line(service: Service) -
         wait_for(lambda: len(path.read_text().splitlines()) == 1 + len(ids_of(service)))
     _, *lines = path.read_text().splitlines()
     assert sorted(json.loads(line)["id"] for line in lines) == ids_of(service)
+
+
+def test_a_file_that_cannot_be_written_is_tried_again_within_the_bound(tmp_path: Path) -> None:
+    waits: list[float] = []
+
+    def wait(pause_s: float) -> None:
+        waits.append(pause_s)
+        if len(waits) == 12:
+            raise DeliveryStopped
+
+    with pytest.raises(DeliveryStopped):
+        FileTarget(tmp_path, 3.0).deliver([], wait, lambda _: None)  # a folder
+    assert max(waits) <= 3.0
+    assert waits[0] <= 0.5

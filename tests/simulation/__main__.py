@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 import time
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -32,14 +33,14 @@ def report(seed: int, failure: str, *, shrinks: bool) -> None:
     print(f"repeat: make simulate SEED={seed} TRACE=1")
 
 
-def run_many(first: int, last: int, *, workers: int, resume: bool, shrinks: bool) -> int:
+def run_many(first: int, last: int, *, workers: int, resume: bool, shrinks: bool, fault: str | None) -> int:
     """Seeds from first to last, going on where an earlier run of the same range was stopped."""
     state = json.loads(STATE.read_text()) if resume and STATE.exists() else {}
     if state.get("range") != [first, last]:
         state = {"range": [first, last], "done": 0, "failed": {}}
     begin, began_s = first + state["done"], time.monotonic()
     with get_context("spawn").Pool(workers, maxtasksperchild=400) as pool:
-        for seed, failure in pool.imap(run_seed, range(begin, last + 1), chunksize=4):
+        for seed, failure in pool.imap(partial(run_seed, fault=fault), range(begin, last + 1), chunksize=4):
             state["done"] += 1
             if failure is not None:
                 state["failed"][str(seed)] = kind_of(failure)
@@ -75,7 +76,15 @@ def main() -> int:
     given = parser.parse_args()
     if given.seed is None:
         last = given.first + given.seeds - 1
-        return run_many(given.first, last, workers=given.workers, resume=given.resume, shrinks=given.shrink)
+        with planted(given.planted):  # here too: a failure is shrunk in this process
+            return run_many(
+                given.first,
+                last,
+                workers=given.workers,
+                resume=given.resume and given.planted is None,
+                shrinks=given.shrink,
+                fault=given.planted,
+            )
     with planted(given.planted):
         scenario = draw(given.seed)
         if given.trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+from tests.simulation.planted import planted
 from tests.simulation.scenario import Scenario, draw
 from tests.simulation.world import simulate
 
@@ -18,8 +19,10 @@ def failure_of(scenario: Scenario) -> str | None:
     return None
 
 
-def run_seed(seed: int) -> tuple[int, str | None]:
-    return seed, failure_of(draw(seed))
+def run_seed(seed: int, fault: str | None = None) -> tuple[int, str | None]:
+    """With a fault that was planted, where one is named."""
+    with planted(fault):
+        return seed, failure_of(draw(seed))
 
 
 def kind_of(failure: str | None) -> str | None:

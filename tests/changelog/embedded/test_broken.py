@@ -33,7 +33,7 @@ log.create([TopicSpec("out", 1)])
 written, code = 0, ""
 while not code:
     try:
-        written += log.append([Append("out", [(b"k", bytes(100_000))] * 3, 0)])
+        written += log.append([Append(topic="out", records=[(b"k", bytes(100_000))] * 3, partition=0)])
     except Refused as refused:
         code = refused.code
 at = TopicPartition("out", 0)

@@ -33,7 +33,10 @@ member = EmbeddedLog(folder).join(joining)
 while not owned:
     member.poll(10, 0.05)
 if act == "transact":
-    appends = [Append("out", [(b"k", bytes(500_000)), (b"k", b"v")], 0), Append("out", [(b"k", b"w")])]
+    appends = [
+        Append(topic="out", records=[(b"k", bytes(500_000)), (b"k", b"v")], partition=0),
+        Append(topic="out", records=[(b"k", b"w")]),
+    ]
     member.transact(appends, {TopicPartition("in", 0): 1})
 print("ready", flush=True)
 while True:
@@ -49,7 +52,8 @@ from samovar.changelog.log import Append
 folder, name, turns = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 log = EmbeddedLog(folder)
 for turn in range(turns):
-    log.append([Append("out", [(name.encode(), b"%d" % (turn * 5 + more)) for more in range(5)], 0)])
+    records = [(name.encode(), b"%d" % (turn * 5 + more)) for more in range(5)]
+    log.append([Append(topic="out", records=records, partition=0)])
 log.close()
 """
 

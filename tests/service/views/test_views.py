@@ -38,7 +38,8 @@ with store.writing():
     part = store.being_made(version)
     part.mkdir()
     (part / f"part-{version}.parquet").write_bytes(b"x" * version)
-    store.publish(ViewManifest("v", version, "d", 0, "full", version, {}, {}, {}), 3)
+    made = {"view": "v", "digest": "d", "made_ms": 0, "kind": "full", "sources": {}, "rules": {}, "columns": {}}
+    store.publish(ViewManifest(version=version, rows=version, **made), 3)
 """
 
 

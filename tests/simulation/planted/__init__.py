@@ -28,6 +28,7 @@ SEEDS: dict[str, int] = {
     "late-events-are-not-written": 2,
     "misplaced-records-are-taken": 5,
     "missing-offset-read-as-0": 11,
+    "offsets-of-one-task-only": 5,
     "offsets-outside-the-transaction": 14,
     "outages-count-as-idleness": 12,
     "restore-ends-at-the-stable-offset": 1375,

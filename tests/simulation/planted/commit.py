@@ -46,6 +46,16 @@ def offsets_outside_the_transaction() -> Patching:
     return patch.object(MemoryMember, "transact", outside)
 
 
+def offsets_of_one_task_only() -> Patching:
+    """A commit of several tasks has the offsets of the first."""
+    offsets_of = Container._offsets
+
+    def of_the_first(self: Container, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
+        return offsets_of(self, outcomes[:1])
+
+    return patch.object(Container, "_offsets", of_the_first)
+
+
 def unknown_outcome_taken_for_success() -> Patching:
     """After a commit that nobody knows the outcome of, the task goes on as if it had happened."""
 
@@ -139,6 +149,7 @@ def tasks_survive_a_rejoin() -> Patching:
 FAULTS = (
     store_before_commit,
     offsets_outside_the_transaction,
+    offsets_of_one_task_only,
     unknown_outcome_taken_for_success,
     zombies_are_not_fenced,
     tombstones_are_not_logged,

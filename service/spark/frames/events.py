@@ -25,15 +25,9 @@ from samovar.patterns.engine.decode import CODES
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.semantics.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
+from samovar.service.spark.frames.arrow_types import BYTES, DOUBLE, FLAG, INT, LONG, TEXT, TIME
 from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of, topic_ranges
 from samovar.service.spark.frames.rules import (
-    BYTES,
-    DOUBLE,
-    FLAG,
-    INT,
-    LONG,
-    TEXT,
-    TIME,
     KnownVersion,
     emits_of,
     json_of,

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from samovar.common.errors import Refused
 from samovar.common.wire import from_wire
 from samovar.patterns.rulefile.rule_file import load_text
@@ -20,8 +18,6 @@ from samovar.service.topology.stores import StateLocation
 from samovar.tasks.model.plan import PublishedRule
 from samovar.tasks.replay.rebuild import journal_of
 
-TIME = pa.timestamp("us", "UTC")
-TEXT, LONG, INT, DOUBLE, FLAG, BYTES = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_(), pa.binary()
 LAST_MS = 253_402_300_799_999  # the end of the year 9999: later stands for never
 
 SQL = {NUMBER: "double", BOOLEAN: "boolean", LIST: "array<string>"}

@@ -33,8 +33,9 @@ from samovar.patterns.engine.matcher import decode_key
 from samovar.patterns.syntax.unparse import unparse
 from samovar.service.query.read import offset_of
 from samovar.service.query.state.view import described, key_text, named, resolve_key
+from samovar.service.spark.frames.arrow_types import FLAG, INT, LONG, TEXT, TIME
 from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of
-from samovar.service.spark.frames.rules import FLAG, INT, LONG, TEXT, TIME, json_of, time_us
+from samovar.service.spark.frames.rules import json_of, time_us
 from samovar.service.spark.jobs import ShippedService, arrived, shipped
 from samovar.service.topology.stores import ROWS_END, StateLocation, plan_for, position_of
 from samovar.state.rocks import RocksStore

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,15 @@ def test_help_has_one_line_per_command(arguments: list[str]) -> None:
     assert shown[shown.index("Commands:") + 1 :] == [
         f"  {name:<{max(map(len, table))}}  {about}" for name, (_, about) in table.items()
     ]
+
+
+def test_no_command_needs_pyarrow_to_be_loaded() -> None:
+    """It is an extra. What needs it asks for it when it is used."""
+    code = (
+        "import sys, pkgutil, importlib; sys.modules['pyarrow'] = None\n"
+        "import samovar.service.cli as cli\n"
+        "for each in pkgutil.iter_modules(cli.__path__):\n"
+        "    each.name == '__main__' or importlib.import_module('samovar.service.cli.' + each.name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -40,7 +40,9 @@ def main(arguments: Sequence[str]) -> int:
         wheels = {machine: build_wheel(archive, machine, dist, Path(scratch)) for machine in MACHINES}
         for machine, wheel in wheels.items():
             check_kernel(wheel, machine)
-            run([sys.executable, "-m", "auditwheel", "show", str(wheel)])
+            shown = run([sys.executable, "-m", "auditwheel", "show", str(wheel)])
+            if f"manylinux_2_17_{machine}" not in shown:  # which is what manylinux2014 is called since
+                raise SystemExit(f"{wheel.name} is not what its tag says:\n{shown}")
         run([sys.executable, "-m", "twine", "check", "--strict", *map(str, sorted(dist.iterdir()))])
         try_out(wheels[platform.machine()], Path(scratch))
     for path in sorted(dist.iterdir()):

@@ -199,7 +199,7 @@ def _sequence_fires(form: tree.SequenceForm) -> Iterator[str]:
             tree.Overlap.LATEST: "Where it could have begun at several events, the newest is followed.",
         }[form.overlap]
     yield {
-        tree.Skip.PAST_LAST: "After an alert it begins anew: no event before it is used again.",
+        tree.Skip.PAST_LAST: "After an alert it starts again: no event before it is used again.",
         tree.Skip.TO_NEXT: "After an alert, what began with the same event is forgotten; the rest goes on.",
         tree.Skip.NONE: "After an alert all that was begun goes on.",
     }[form.skip]

@@ -89,7 +89,7 @@ def _is_readable(token: ScannedToken, text: str, locate: Locate, report: Report)
         expected = "*/" if what == "comment" else f"a closing {token.text}"
         report.error("unclosed", f"this {what} is never closed", where, expected=expected, hint=hint)
     elif token.kind == "sign" and unicodedata.category(token.text)[0] in "CZ":
-        hint = "it cannot be seen: delete it and type the place anew"
+        hint = "it cannot be seen: delete it and type that place again"
         report.error("odd-character", f"{_character_name(token.text)} cannot stand here", where, hint=hint)
         return False
     elif token.kind == "text":

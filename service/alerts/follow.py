@@ -77,7 +77,7 @@ class Follower:
             try:
                 self._follow()
             except sqlite3.DatabaseError as error:
-                self.trouble = f"the index of alerts is made anew: {error}"
+                self.trouble = f"the index of alerts is rebuilt: {error}"
                 self._index.renew()
             except (LogUnavailable, Fenced, Refused) as error:
                 self.trouble = str(error).splitlines()[0]

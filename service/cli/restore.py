@@ -63,7 +63,7 @@ def restore(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Build the stores of a service anew: from a snapshot and what came after, the changelog, or the input.
+    """Rebuild the stores of a service: from a snapshot and what came after, the changelog, or the input.
 
     Says first what it will do. It can be stopped at any moment and run again, never touches a store that a container
     has open, and ends with the digest of each partition. `--from source` folds input and journal again by the same

@@ -105,7 +105,9 @@ def change_a_list() -> None:
 def make_views(folder: Path) -> None:
     """On Spark, twice, so that there is a version before."""
     for _ in range(2):
-        subprocess.run([*COMMAND, "views", "rebuild", "service.yml"], cwd=folder, check=True, capture_output=True)
+        made = subprocess.run([*COMMAND, "views", "rebuild", "service.yml"], cwd=folder, capture_output=True, text=True)
+        if made.returncode:
+            raise SystemExit(made.stderr)
 
 
 def shots(key: str, alert: str) -> Sequence[tuple[str, str, str, Sequence[str]]]:
@@ -157,10 +159,11 @@ def main() -> None:
         stack.enter_context(running_demo(folder))
         for service in SERVICES:
             wait_until_it_is_caught_up(service)
+        make_views(folder / "fraud")
+        wait_until_it_is_caught_up("fraud")
         time.sleep(WATCHED_S)
         judge()
         change_a_list()
-        make_views(folder / "fraud")
         alert = alert_of("card-testing")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)

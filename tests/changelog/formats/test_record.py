@@ -9,10 +9,10 @@ import pytest
 from samovar.changelog.formats.record import (
     FORMAT,
     EmittedWatermark,
-    Input,
+    InputPosition,
     Position,
     SourcePartitionPosition,
-    Unknown,
+    UnknownSchema,
     deadline_rows,
     pack_position,
     refuse_newer,
@@ -25,7 +25,7 @@ from samovar.changelog.formats.record import (
 )
 from samovar.common.errors import Refused
 
-PLAIN = Position(5, {"use": Input("t", "id", 10, 5, 3, ((7, 4),))}, ("use",), {"r": "1"}, 2)
+PLAIN = Position(5, {"use": InputPosition("t", "id", 10, 5, 3, ((7, 4),))}, ("use",), {"r": "1"}, 2)
 
 
 def with_input(**fields: object) -> Position:
@@ -37,12 +37,12 @@ def with_input(**fields: object) -> Position:
     [
         PLAIN,
         replace(PLAIN, forwards={"r": EmittedWatermark(0, 4, False)}),
-        with_input(parts=(SourcePartitionPosition(0, 4, False, 1, 0),), joins=((1, 0, 4),)),
-        with_input(unknown=(Unknown(7, 3, None),)),
-        replace(PLAIN, book=1),
+        with_input(parts=(SourcePartitionPosition(0, 4, False, 1, 0),), activations=((1, 0, 4),)),
+        with_input(unknown=(UnknownSchema(7, 3, None),)),
+        replace(PLAIN, ruleset_change=1),
         replace(PLAIN, changelog="c"),
         with_input(placing=(3,)),
-        replace(PLAIN, book=1, changelog="c", service="s", journal_id="j"),
+        replace(PLAIN, ruleset_change=1, changelog="c", service="s", journal_id="j"),
         replace(PLAIN, rewinding=True),
     ],
 )
@@ -59,10 +59,10 @@ def code_of(refused: pytest.ExceptionInfo[Refused]) -> str:
 def test_a_format_above_ours_is_refused() -> None:
     refuse_newer({"row": 1, "position": FORMAT}, "it")
     for formats in ({"row": 2}, {"position": FORMAT + 1}, {"other": 1}):
-        with pytest.raises(Refused) as refused:
+        with pytest.advances(Refused) as refused:
             refuse_newer(formats, "it")
         assert code_of(refused) == "format-newer"
-    with pytest.raises(Refused) as refused:
+    with pytest.advances(Refused) as refused:
         unpack_position(pack_position(PLAIN).replace(b'"v":1', b'"v":%d' % (FORMAT + 1)))
     assert code_of(refused) == "format-newer"
     assert unreadable_rows([b"", b"\x01x", b"\x02"]).code == "format-newer"
@@ -72,7 +72,7 @@ def test_a_format_above_ours_is_refused() -> None:
 def test_a_state_of_another_service_is_refused() -> None:
     for position in (None, PLAIN, replace(PLAIN, service="mine")):
         refuse_others(position, "mine", "it")
-    with pytest.raises(Refused) as refused:
+    with pytest.advances(Refused) as refused:
         refuse_others(replace(PLAIN, service="other"), "mine", "it")
     assert code_of(refused) == "changelog-foreign"
 

@@ -146,7 +146,7 @@ def _fill(site: StateLocation, planned: RestorePlan, store: RocksStore, tables: 
             while not restore.advance():
                 tick(restore.next - planned.start)
         tick(planned.todo, last=True)
-        store.take_tables(tables.files)
+        store.ingest_tables(tables.files)
         return restore.records
     plan, partition = site.plan, planned.partition
     if planned.moment_ms is None:

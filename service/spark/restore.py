@@ -118,7 +118,7 @@ class FromStaging(Engine):
 def _take(staged: StagedTables, part: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     with closing(RocksStore(part)) as store:
-        store.take_tables(staged.files)
+        store.ingest_tables(staged.files)
 
 
 def plan_ingest(site: StateLocation, asked: RestoreRequest, staging: Path, now_ms: int) -> list[RestorePlan]:

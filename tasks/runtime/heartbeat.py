@@ -103,7 +103,7 @@ class HeartbeatReporter:
         if snapshot is None:
             return
         try:
-            self._observer.watch.look_if_due()
+            self._observer.watch.check_if_due()
             places = {TopicPartition(each.topic, each.partition) for task in snapshot.tasks for each in task.inputs}
             bounds = self._log.bounds(places)
             self._ends.add(time.monotonic(), {at: bounds[at].end for at in places})

@@ -97,7 +97,7 @@ def test_a_running_container_refuses_a_topic_that_was_made_again(make: Making, t
         container.watch.check_now()
         container.watch.check()
         made_again(service, names.get(topic, settings.streams[world.STREAM].topic))
-        wait_until(lambda: container.watch.refused is not None, "it is noticed", container.watch.look)
+        wait_until(lambda: container.watch.refused is not None, "it is noticed", container.watch.check_now)
         with pytest.raises(Refused) as refused:
             container.cycle()
         assert refused.value.code == code

@@ -52,9 +52,9 @@ def settle(stage: Stage) -> None:
 def pass_ms(stage: Stage, ms: int) -> None:
     """Let the clock go on while no event comes, and all stages see it."""
     settle(stage)
-    stage.stand()
+    stage.observe_end()
     stage.clock.pass_ms(ms)
-    stage.stand()
+    stage.observe_end()
     settle(stage)
 
 

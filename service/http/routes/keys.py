@@ -121,7 +121,7 @@ def show(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
         app_state.rule_cache.rule(rule)
     wanted = lookup(app_state, masks, key, rule)
     tasks = local_state.tasks_of_key(app_state, wanted.text, rule, key) if wanted.is_known else None
-    path = f"keys/{quote(key, replay_from='')}"
+    path = f"keys/{quote(key, safe='')}"
     found, missing = ask_owners(context, path, tasks, lambda own: _held(context, own, wanted, rule), rule=rule)
     alerts = search(app_state.index, wanted.search([] if rule is None else [rule], SHOWN_ALERTS)).alerts
     told = {

@@ -59,10 +59,10 @@ def code_of(refused: pytest.ExceptionInfo[Refused]) -> str:
 def test_a_format_above_ours_is_refused() -> None:
     refuse_newer({"row": 1, "position": FORMAT}, "it")
     for formats in ({"row": 2}, {"position": FORMAT + 1}, {"other": 1}):
-        with pytest.advances(Refused) as refused:
+        with pytest.raises(Refused) as refused:
             refuse_newer(formats, "it")
         assert code_of(refused) == "format-newer"
-    with pytest.advances(Refused) as refused:
+    with pytest.raises(Refused) as refused:
         unpack_position(pack_position(PLAIN).replace(b'"v":1', b'"v":%d' % (FORMAT + 1)))
     assert code_of(refused) == "format-newer"
     assert unreadable_rows([b"", b"\x01x", b"\x02"]).code == "format-newer"
@@ -72,7 +72,7 @@ def test_a_format_above_ours_is_refused() -> None:
 def test_a_state_of_another_service_is_refused() -> None:
     for position in (None, PLAIN, replace(PLAIN, service="mine")):
         refuse_others(position, "mine", "it")
-    with pytest.advances(Refused) as refused:
+    with pytest.raises(Refused) as refused:
         refuse_others(replace(PLAIN, service="other"), "mine", "it")
     assert code_of(refused) == "changelog-foreign"
 

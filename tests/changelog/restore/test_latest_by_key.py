@@ -93,7 +93,7 @@ def test_what_is_taken_later_wins_and_deletes(tmp_path: Path, kind: str) -> None
     if isinstance(store, TableStore):
         files = store.files
         store = RocksStore(tmp_path / "s")
-        store.take_tables(files)
+        store.ingest_tables(files)
     assert dict(store.range()) == dict([FIRST]) | expected(first, second)
     store.put(first[0][0], b"newer")
     assert store.get(first[0][0]) == b"newer"
@@ -119,7 +119,7 @@ def test_a_flipped_bit_anywhere_is_seen(tmp_path: Path) -> None:
 def _read_all(folder: Path, file: Path) -> None:
     store = RocksStore(folder)
     try:
-        store.take_tables([file])
+        store.ingest_tables([file])
         rows = dict(store.range())
         store.multi_get(list(rows))
         store.compact()

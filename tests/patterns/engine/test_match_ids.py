@@ -1,4 +1,4 @@
-"""Match ids are the first half of a SHA-256 of rule, version, key and coordinates: the kernel's hash equals hashlib's."""
+"""Match ids are the first half of a SHA-256 of rule, version, key and coordinates: as hashlib makes it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def due_watermarks(found: RepartitionSink, now_ms: int) -> State | None:
     assert [(each.topic, each.partition, len(each.records)) for each in appends] == [
         ("s-use-by-u", at, 1) for at in range(3)
     ]
-    return found.outlets[0].told
+    return found.outputs[0].emitted
 
 
 def test_it_tells_its_time_once_a_second_until_nobody_waits_for_it() -> None:
@@ -89,7 +89,7 @@ def test_what_was_told_before_a_restart_counts(before: int) -> None:
     assert due_watermarks(found, 0) is None
     assert due_watermarks(found, IDLE + MARK_INTERVAL_MS - 1) is None
     assert due_watermarks(found, IDLE + MARK_INTERVAL_MS) == State(T0 + before + MARK_INTERVAL_MS, False)
-    assert found.told() == {"s-use-by-u": EmittedWatermark(0, T0 + before + MARK_INTERVAL_MS, False)}
+    assert found.emitted() == {"s-use-by-u": EmittedWatermark(0, T0 + before + MARK_INTERVAL_MS, False)}
 
 
 # ---------------------------------------------------------------- events
@@ -110,7 +110,7 @@ def forwarded(forward: Forward, given: RecordBlock, before: int = 0) -> tuple[li
     stream_source = StreamSource([InputSpec(stream="use", topic="t", key="card", slack_ms=SLACK)], ("card", "u"), 0)
     told = {forward.topic: EmittedWatermark(0, None, False)}
     found = RepartitionSink([forward], stream_source, 0, told, lambda *_: before)
-    unkeyed = found.take("use", given, stream_source.feed(given))
+    unkeyed = found.forward("use", given, stream_source.feed(given))
     pairs = [pair for each in found.appends() if each.partition is None for pair in each.records]
     return [(key, int(heads_of(joined([value or b""]))["offset"][0])) for key, value in pairs], unkeyed
 

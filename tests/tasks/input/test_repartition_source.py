@@ -40,7 +40,7 @@ def values(random_: random.Random, count: int) -> list[Value]:
     for _ in range(count):
         place = random_.choice(list(now))
         stream, partition = place
-        match random_.choice(("event", "event", "event", "mark", "raise", "silent", "again")):
+        match random_.choice(("event", "event", "event", "mark", "raise", "idle", "again")):
             case "event":
                 now[place] += random_.choice((0, 1, 10, 40))
                 time = now[place] - random_.choice((0, 0, 5, 15, 60))

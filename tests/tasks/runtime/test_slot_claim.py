@@ -62,7 +62,7 @@ def test_a_process_of_this_machine_that_has_ended_is_not_waited_for(log: Embedde
         os._exit(0)
     os.waitpid(ended, 0)
     tell(log, slot_claim.host_name(), ended)
-    SlotClaim(log, "s", 0, wait=lambda _: pytest.fail("it waits")).take()
+    SlotClaim(log, "s", 0, wait=lambda _: pytest.fail("it waits")).acquire()
 
 
 def test_of_two_that_claim_a_slot_at_once_the_first_in_the_log_has_it(

@@ -3,18 +3,19 @@
 A record's key is the task's partition as text, its value JSON: `v` first, then `kind`, `number` (the task's entries
 counted from 1), `inputs` (stream to the offset that was next when it happened), `watermark` before it, and:
 
-    advance   stream, largest      the stream was idle at its end, and its event time was raised. Without a stream: a
-                                   stage was set back, and event time came up to `largest` there
-    silent    stream               no event ever came, and the stream holds event time back no more
-    joined    stream, largest      a silent stream's first records came: events before `largest` are late
+    advance   stream,              the stream was idle at its end, and its event time was advanced. Without a stream: a
+              max_event_time       stage was set back, and event time came up to `max_event_time` there
+    idle      stream               no event ever came, and the stream no longer holds event time back
+    active    stream,              an idle stream's first records came: events before `max_event_time` are late
+              max_event_time
     rules     rules, params, lists the rules from here on: id, version and text of each; of a user's task none, but
-                                   `task`: its id, class and version. Of published rules also `book` (the number of the
-                                   change), of each what samovar.tasks.model.plan.PublishedRule adds, `moves` (stores
+                                   `task`: its id, class and version. Of published rules also `change` (its number),
+                                   of each what samovar.tasks.model.plan.PublishedRule adds, `moves` (stores
                                    that go on under another name) and `warm` (rules whose history was folded, and from
                                    where). Where alerts are limited `storm`: rule to alerts and ms. Where a rule was
                                    taken out because a step went over its budget `quarantine`: the rule, its version,
                                    the key and the reason; from then on it is `quarantined` in `rules`, and not at work
-    anew      stream, partition,   a stage that was away is back, and what it held is gone; `since` is the offset of
+    restart   stream, partition,   a stage that was away is back, and what it held is gone; `since` is the offset of
               since                the source from which on events come again
     schema    stream, schema,      from here on nobody knows the schema, and its messages are dead letters; or, `known`,
               known                it is found after all
@@ -36,7 +37,7 @@ from typing import Any
 from samovar.changelog.formats.record import newer
 
 FORMAT = 1
-ANEW = "anew"
+RESTART = "restart"
 REWIND = "rewind"
 SCHEMA = "schema"
 

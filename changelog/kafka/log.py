@@ -39,7 +39,6 @@ from samovar.changelog.log import (
     Bounds,
     GroupConfig,
     Member,
-    PointReader,
     Reader,
     Topic,
     TopicPartition,
@@ -256,7 +255,7 @@ class KafkaLog:
             stream.seek(at, offset)
         return stream
 
-    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
+    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> Reader:
         return self._point_readers.reader(positions, records)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:

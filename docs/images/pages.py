@@ -105,7 +105,7 @@ def change_a_list() -> None:
 def make_views(folder: Path) -> None:
     """On Spark, twice, so that there is a version before."""
     for _ in range(2):
-        subprocess.run([*COMMAND, "views", "rebuild", "service.yml"], cwd=folder, check=True, capture_output=True)
+        subprocess.run([*COMMAND, "views", "rebuild", "demo.yml"], cwd=folder, check=True, capture_output=True)
 
 
 def shots(key: str, alert: str) -> Sequence[tuple[str, str, str, Sequence[str]]]:

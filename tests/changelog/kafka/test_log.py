@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Collection, Iterator
@@ -303,6 +304,18 @@ def test_an_offset_that_stands_for_none_is_no_answer(new_log: NewLog, monkeypatc
     assert log._ends_now([at]) == {at: 1}
 
 
+def test_looking_at_topics_leaves_nothing_behind(log: Log) -> None:
+    """A service looks at its topics every second, for months."""
+    name = made(log).topic
+
+    def ids() -> int:
+        return sum(type(each).__name__ == "Uuid" for each in gc.get_objects())
+
+    before = ids()
+    assert len({log.topics([name])[name].id for _ in range(20)}) == 1
+    assert ids() <= before
+
+
 def test_a_topic_may_be_asked_for_twice_at_once(log: Log) -> None:
     """Two stages may read the same one."""
     name = made(log).topic
@@ -335,7 +348,8 @@ def test_who_asks_for_what_is_there_goes_on_with_the_first_record_that_is_left(l
         log.append(
             [Append(topic=name, records=[(b"k", b"%d" % number) for number in range(5)], partition=at.partition)]
         )
-    for deleted in AdminClient({"bootstrap.servers": kafka}).delete_records([KafkaPlace(*cut, 3)]).values():
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for deleted in admin.delete_records([KafkaPlace(*cut, 3)]).values():
         deleted.result(30)
     found: dict[TopicPartition, list[int]] = {cut: [], whole: []}
     with closing(available_reader(log, {cut: 0, whole: 0})) as reader:

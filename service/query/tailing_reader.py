@@ -23,7 +23,7 @@ from samovar.common.errors import Fenced, LogUnavailable, Refused
 
 IDLE_S = 30.0  # without a question
 BACK_RECORDS = 20_000  # of each partition, from before the first question
-MOST_BYTES = 64 << 20
+MOST_BYTES = 32 << 20
 MOST_PER_S = 50_000  # records: beyond it, following takes more than the questions would
 RATE_OVER_S = 5.0
 REST_S = 60.0  # after it was too much, or the log did not answer

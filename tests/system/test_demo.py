@@ -210,9 +210,10 @@ def test_it_runs_the_examples_with_less_kept(name: str) -> None:
     """Its files have the same streams and rules; only how long records stay, and where, is another."""
     ours, example = (load_service(ROOT / "examples" / name / file, {}) for file in ("demo.yml", "service.yml"))
     as_there = {stream: own.model_copy(update={"retention_ms": 7 * 86_400_000}) for stream, own in ours.streams.items()}
-    own = {"streams": as_there, "log": example.log, "state": example.state, "changelog": example.changelog}
+    kept = {name: getattr(example, name) for name in ("log", "state", "changelog", "alerts")}
+    own = {"streams": as_there, **kept}
     assert ours.model_copy(update=own).model_dump() == example.model_dump()
-    assert {each.retention_ms for each in ours.streams.values()} == {600_000}
+    assert {each.retention_ms for each in ours.streams.values()} == {300_000}
     assert example.changelog.min_compaction_lag_ms == 86_400_000
 
 

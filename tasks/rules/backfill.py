@@ -33,8 +33,8 @@ EXPIRED = "Give the topic a longer retention. Rebuild from a snapshot that was t
 
 def warm_offsets(log: Log, plan: Plan, partition: int, rules: Sequence[str]) -> dict[str, int]:
     """Where the fold begins: at the first records of each stream that were logged since the earliest time asked for."""
-    assert plan.book is not None
-    times = [plan.book.coming[rule].warm_from_ms for rule in rules]
+    assert plan.ruleset_change is not None
+    times = [plan.ruleset_change.policies[rule].warm_from_ms for rule in rules]
     since_ms = min(each for each in times if each is not None)
     places = {spec.stream: TopicPartition(spec.topic, partition) for spec in plan.inputs}
     begins = {at: bounds.begin for at, bounds in log.bounds(list(places.values())).items()}
@@ -54,7 +54,9 @@ def warm_rows(
         return []
     # In shadow: what they find in the past is told to nobody.
     texts = [replace(rule, alerts_from_ms=None, shadow=True) for rule in switch.plan.rules if rule.id in switch.warm]
-    plan = replace(with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), book=None)
+    plan = replace(
+        with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), ruleset_change=None
+    )
     # Where a batch finds more than is held at once, the fold begins again with smaller ones, down to one record; what
     # that finds is held.
     fold = _Fold(log, plan, partition, specs, budget, None)
@@ -103,9 +105,9 @@ class _Fold:
                     cursors[stream] = self._cursor(TopicPartition(each.spec.topic, self.partition), each.next)
             left = set(cursors)
             while left:
-                stream = min(sorted(left), key=source.largest)
+                stream = min(sorted(left), key=source.max_event_time)
                 with expired_if_gone(EXPIRED):
-                    records = cursors[stream].take(ends[stream])
+                    records = cursors[stream].next_records(ends[stream])
                 if records is None:
                     left.discard(stream)
                     continue

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from samovar.changelog.log import Bools, Headers, Int64s, Log, Pair, Records, TopicPartition
+from samovar.changelog.log import Bools, Headers, Int64s, Log, Pair, Reader, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.native.kernel import Messages
 
 STUCK_S = 120.0  # with no record for so long, a replay fails loudly
 POLL_S = 0.1
+GONE = frozenset({"log-truncated", "offset-gone"})  # what logs say of a position that they do not hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +92,72 @@ def stalled(at: TopicPartition, offset: int, until: int) -> Refused:
     )
 
 
+class AvailableReader:
+    """Reads what is there: of records that retention takes before they are read, it goes on to the first that is left.
+
+    For questions, as `auto.offset.reset=earliest` is in Kafka. What promises to be whole reads by the log's own reader,
+    which refuses.
+    """
+
+    def __init__(self, log: Log, reader: Reader, partitions: Collection[TopicPartition]) -> None:
+        self._log, self._reader, self._partitions = log, reader, partitions
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Records]:
+        try:
+            return self._reader.poll(max_records, timeout_s)
+        except Refused as refused:
+            if refused.code not in GONE:
+                raise
+            begins = {at: bounds.begin for at, bounds in self._log.bounds(self._partitions).items()}
+            gone = {at: begin for at, begin in begins.items() if self._reader.position(at) < begin}
+            if not gone:  # it was not retention
+                raise
+            for at, begin in gone.items():
+                self._reader.seek(at, begin)
+            return []
+
+    def position(self, at: TopicPartition) -> int:
+        return self._reader.position(at)
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        self._reader.seek(at, offset)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def available_reader(log: Log, starts: Mapping[TopicPartition, int], few: int | None = None) -> Reader:
+    """What is there from these positions on; where only a few records are wanted, by a reader for so many."""
+    return AvailableReader(log, log.reader(starts) if few is None else log.point_reader(starts, few), list(starts))
+
+
+@contextmanager
+def expired_if_gone(hint: str) -> Iterator[None]:
+    """Refuses a replay whose records retention takes on the way with the code of one that finds them gone before."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.code not in GONE:
+            raise
+        what = f"retention deleted records while they were read: {refused.what}"
+        raise Refused("input-expired", what, hint, refused.detail) from refused
+
+
 class PartitionCursor:
     """One partition, read from a position on. The source of truth for what was given out."""
 
-    def __init__(self, log: Log, at: TopicPartition, start: int, end: int | None = None) -> None:
-        """With an end, and not much before it, the reader is one for a few records."""
+    def __init__(
+        self, log: Log, at: TopicPartition, start: int, end: int | None = None, *, available: bool = False
+    ) -> None:
+        """With an end, and not much before it, the reader is one for a few records. With `available` it reads what is
+        there, as an AvailableReader does; else all of it, or refuses.
+        """
         self.at = at
         self.next = start
         self._at_once = log.tunables.replay_records
         few = end is not None and end - start <= log.tunables.few_records
-        self._reader = log.point_reader({at: start}, log.tunables.few_records) if few else log.reader({at: start})
+        reader = log.point_reader({at: start}, log.tunables.few_records) if few else log.reader({at: start})
+        self._reader: Reader = AvailableReader(log, reader, [at]) if available else reader
         self._waiting: deque[Records] = deque()
 
     def next_records(self, until: int) -> Records | None:
@@ -140,4 +197,4 @@ class PartitionCursor:
 def read_all(log: Log, at: TopicPartition) -> list[Records]:
     """Everything that a partition holds now."""
     begin, end = log.bounds([at])[at]
-    return list(PartitionCursor(log, at, begin, end).read_to(end))
+    return list(PartitionCursor(log, at, begin, end, available=True).read_to(end))

@@ -127,14 +127,10 @@ class Reader(Protocol):
     def position(self, at: TopicPartition) -> int:
         """Where this partition is read next. Passes gaps and transaction markers, so that it reaches the end."""
 
-    def close(self) -> None: ...
-
-
-class PointReader(Reader, Protocol):
-    """A reader that goes from place to place."""
-
     def seek(self, at: TopicPartition, offset: int) -> None:
         """Read this partition on from here. It is one of those that were asked for in the beginning."""
+
+    def close(self) -> None: ...
 
 
 class Member(Protocol):
@@ -233,7 +229,7 @@ class Log(Protocol):
         """The containers that are in the group now."""
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader: ...
-    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
+    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> Reader:
         """A reader for about so many records from each place on: had quickly, and not quick where there are more."""
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:

@@ -101,13 +101,10 @@ def try_out(wheel: Path, scratch: Path) -> None:
         "samovar init detector",
         "samovar rules test detector/rules",
         "samovar match detector/rules/card-testing.yml detector/events.jsonl --type purchase",
+        f"samovar demo --for {DEMO_S}s",  # ends with 1 where it found nothing
     ):
         say(command)
         run(command.split(), cwd=place, environment=environment)
-    say(f"samovar demo --for {DEMO_S}s")
-    told = run(["samovar", "demo", "--for", f"{DEMO_S}s"], cwd=place, environment=environment)
-    if not re.search(r"fraud: [1-9][\d,]* alerts in this demo", told):
-        raise SystemExit(f"the demo found nothing:\n{told}")
 
 
 def size_of(folder: Path) -> int:

@@ -66,7 +66,10 @@ class SecondaryStore(RocksReader):
             own = str(self._own / str(self._opens))
             try:
                 check_manifest(path)
-                db = Rdict(str(path), options(self._memory), access_type=AccessType.secondary(own))
+                # Said of the column family, too: without it a secondary has RocksDB's own options, and its own cache.
+                made = options(self._memory)
+                access = AccessType.secondary(own)
+                db = Rdict(str(path), made, column_families={"default": made}, access_type=access)
             except Exception as error:
                 if _shape(path) != before:
                     continue

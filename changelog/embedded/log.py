@@ -37,7 +37,6 @@ from samovar.changelog.log import (
     Bounds,
     GroupConfig,
     Member,
-    PointReader,
     Reader,
     Topic,
     TopicPartition,
@@ -170,7 +169,7 @@ class EmbeddedLog:
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return self.point_reader(positions)
 
-    def point_reader(self, positions: Mapping[TopicPartition, int], records: int = 0) -> PointReader:  # noqa: ARG002 - all are quick
+    def point_reader(self, positions: Mapping[TopicPartition, int], records: int = 0) -> Reader:  # noqa: ARG002 - all are quick
         with self._reading() as connection:
             numbers = _numbers(connection, positions)
         cursor = ReadCursor(self._path, self.tunables.fetch_bytes)

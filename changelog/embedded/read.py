@@ -127,7 +127,8 @@ class ReadCursor:
                 raise Refused(
                     "offset-gone",
                     f"{at} is to be read from offset {place.position}, and begins at {begin}",
-                    "Retention has removed what is between. Read from the beginning if that may be passed over.",
+                    "Retention has removed what is between. Run it again: it begins with what is there now, or says"
+                    " what it lacks.",
                 )
             if place.position > place.end:
                 raise Refused(

@@ -198,7 +198,7 @@ def heartbeats(log: Log, service: str, slot: int, start: int = 0) -> tuple[list[
         return [], start
     begin, end = log.bounds([at])[at]
     found: list[Heartbeat | None] = []
-    for records in PartitionCursor(log, at, max(start, begin), end).read_to(end):
+    for records in PartitionCursor(log, at, max(start, begin), end, available=True).read_to(end):
         for row, (key, value) in enumerate(records.pairs()):
             if key == b"%d" % slot:
                 told = None if value is None else json.loads(value)

@@ -6,6 +6,8 @@ question has a deadline: what Kafka does not answer by then is LogUnavailable.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -39,7 +41,6 @@ from samovar.changelog.log import (
     Bounds,
     GroupConfig,
     Member,
-    PointReader,
     Reader,
     Topic,
     TopicPartition,
@@ -73,6 +74,15 @@ admin: Any = admin_module  # most of its names are not exported as far as types 
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 Futures = Mapping[Key, "Future[Any]"]
+
+
+def release_id(described: Any) -> None:
+    """Give back the reference to a topic's id that confluent-kafka 2.16 takes and forgets: without it every look at a
+    topic would leave an object behind, for ever.
+    """
+    topic_id = described.topic_id
+    if sys.getrefcount(topic_id) > 3:  # of the description, of this function, and of the question itself
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(topic_id))
 
 
 class KafkaLog:
@@ -131,7 +141,10 @@ class KafkaLog:
 
     def _described(self, names: Collection[str], doing: str = "describing topics") -> dict[str, Any]:
         asked = TopicCollection(list(dict.fromkeys(names)))  # the client takes each once
-        return self._ask(doing, partial(self._admin.describe_topics, asked), ("topic", "DESCRIBE"), MISSING)
+        found = self._ask(doing, partial(self._admin.describe_topics, asked), ("topic", "DESCRIBE"), MISSING)
+        for described in found.values():
+            release_id(described)
+        return found
 
     def create(self, specs: Sequence[TopicSpec]) -> None:
         if not specs:
@@ -256,7 +269,7 @@ class KafkaLog:
             stream.seek(at, offset)
         return stream
 
-    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
+    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> Reader:
         return self._point_readers.reader(positions, records)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:

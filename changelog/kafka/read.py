@@ -14,7 +14,7 @@ from samovar.changelog.batches import RecordBlock, nothing_up_to
 from samovar.changelog.kafka.client import ConsumeError, Fetcher
 from samovar.changelog.kafka.errors import MISSING, NOTHING, Causes, Needed, error_of, failure_of
 from samovar.changelog.kafka.settings import GLANCING, Conf, Settings
-from samovar.changelog.log import PointReader, Records, TopicPartition
+from samovar.changelog.log import Reader, Records, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 
 LOOK_S = 0.05  # so often a waiting poll looks whether what it owns has changed
@@ -170,7 +170,10 @@ class PositionReader:
         error, at = trouble.error, trouble.at
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             what = f"{at} does not hold offset {self._positions.get(at, trouble.offset)}, which is to be read next"
-            hint = "Its records were deleted, or it is another topic under the same name; nothing was guessed."
+            hint = (
+                "Its records were deleted, or it is another topic under the same name; nothing was guessed. Run it"
+                " again: it begins with what is there now, or says what it lacks."
+            )
             return Refused("log-truncated", what, hint, self._settings.scrubbed(error.str()))
         if error.code() == KafkaError._FATAL:  # of a consumer: another one has its name
             return Fenced(f"{self._doing}: {self._settings.scrubbed(error.str())}")
@@ -206,7 +209,7 @@ class PointReaderPool:
         self._resting: list[_Client] = []
         self._is_closed = False
 
-    def reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
+    def reader(self, positions: Mapping[TopicPartition, int], records: int) -> Reader:
         topics = frozenset(at.topic for at in positions)
         size = next((each for each in GLANCING if records <= each), max(GLANCING))
         with self._lock:

@@ -141,6 +141,11 @@ class _FedReader:
     def position(self, at: TopicPartition) -> int:
         return self._next if self._after is None else self._after.position(at)
 
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        """From here on it is the log that is read."""
+        self.close()
+        self._next, self._after = self._end, self._log.reader({at: offset})
+
     def close(self) -> None:
         if self._after is not None:
             self._after.close()

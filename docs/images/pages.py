@@ -105,7 +105,7 @@ def change_a_list() -> None:
 def make_views(folder: Path) -> None:
     """On Spark, twice, so that there is a version before."""
     for _ in range(2):
-        command = [*COMMAND, "views", "rebuild", "service.yml"]
+        command = [*COMMAND, "views", "rebuild", "demo.yml"]
         made = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
         if made.returncode:
             raise SystemExit(made.stderr)

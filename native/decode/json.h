@@ -2,7 +2,7 @@
 //
 // The whole message is checked against RFC 8259, also the fields that no rule reads; on top of it: an object at the
 // top, at most 64 levels, no lone surrogates, no numbers beyond double. Of equal names in an object the last counts.
-// patterns/engine/decode.py is the same in plain Python; tests hold the two equal.
+// tests/support/strict_decoder.py is the same in plain Python; tests hold the two equal.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from samovar.changelog.cursors import available_reader
 from samovar.changelog.log import Log, Reader, Records, Topic, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.service.alerts.index import Alert, AlertsIndex, read_alerts
@@ -96,7 +97,7 @@ class Follower:
             return
         self._ends = {at.partition: end for at, end in ends.items() if at.topic == self._alerts}
         self._index.begin(topics, {at: start for at, start in starts.items() if at.topic != self._access})
-        reader = self._log.reader(starts)
+        reader = available_reader(self._log, starts)
         positions = dict(starts)
         self._advance(positions)
         try:

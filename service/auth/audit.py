@@ -99,16 +99,12 @@ def _newest(log: Log, settings: ServiceFile, back: int | None) -> tuple[list[dic
         return [], True
     begin, end = log.bounds([at])[at]
     start = begin if back is None else max(begin, end - back)
-    cursor = PartitionCursor(log, at, start)
     found = []
-    try:
-        while (records := cursor.next_records(end)) is not None:
-            for _, value in records.pairs():
-                if value is not None:
-                    raw = json.loads(value)
-                    found.append({name: raw[name] for name in ("at", "who", "what", "detail")})
-    finally:
-        cursor.close()
+    for records in PartitionCursor(log, at, start, available=True).read_to(end):
+        for _, value in records.pairs():
+            if value is not None:
+                raw = json.loads(value)
+                found.append({name: raw[name] for name in ("at", "who", "what", "detail")})
     return found, start == begin
 
 

@@ -108,7 +108,7 @@ class Lane:
             source = self.source.sources[stream]
             if stream not in self._cursors:
                 at = TopicPartition(source.spec.topic, self.span.partition)
-                self._cursors[stream] = PartitionCursor(self._log, at, source.next)
+                self._cursors[stream] = PartitionCursor(self._log, at, source.next, available=True)
             records = self._cursors[stream].next_records(left[stream])
             if records is not None:
                 decoded = self.source.feed(records)

@@ -48,10 +48,10 @@ def demo(
 ) -> None:
     """Run the two example services with generated traffic, and show their first alerts. Ctrl-C ends it.
 
-    In a checkout of the sources these are examples/fraud and examples/sessions; otherwise they are copied to
-    ./samovar-demo. All state is kept next to the service files: the next demo goes on from there.
+    In a checkout of the sources these are demo.yml of examples/fraud and examples/sessions; otherwise they are copied
+    to ./samovar-demo. All state is kept next to these files: the next demo goes on from there.
 
-    Exit codes: 0 stopped, 1 a process ended by itself, 2 wrong usage or refused.
+    Exit codes: 0 stopped, 1 a process ended by itself or --for passed without an alert, 2 wrong usage or refused.
     """
     seconds = None if for_ is None else milliseconds("--for", for_) / 1000
     with exit_on_refusal():

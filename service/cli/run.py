@@ -106,13 +106,10 @@ def run(
             counts = run_here(
                 settings,
                 source,
-                settings.run.slot,
                 sys.stderr,
                 until_caught_up=until_caught_up,
-                form=settings.run.log_form,
-                metrics=settings.run.metrics,
-                leave=settings.run.leave,
                 address=answers_at,
+                quiet=json and until_caught_up,
             )
     if json:
         print(jsonlib.dumps(asdict(counts)))

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from samovar.changelog.formats.heartbeat import MemberMetadata
@@ -81,7 +80,9 @@ class StatusPoller:
         self._ending = threading.Event()
         self._first = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._seen: deque[StatusSnapshot] = deque(maxlen=KEPT)
+        # A look is tens of kilobytes: only those that rates are made of stay whole.
+        self._seen: deque[StatusSnapshot] = deque(maxlen=int(RATE_OVER_S / every_s) + 2)
+        self._samples: deque[tuple[float, dict[str, Any]]] = deque(maxlen=KEPT)
         self.trouble: str | None = None
 
     def start(self) -> None:
@@ -95,12 +96,17 @@ class StatusPoller:
         while not self._ending.is_set():
             try:
                 status = status_of(self._settings, self._log, int(time.time() * 1000))
-                self._seen.append(StatusSnapshot(time.monotonic(), status))
+                self._take(StatusSnapshot(time.monotonic(), status))
                 self.trouble = None
             except (LogUnavailable, Fenced, Refused) as error:
                 self.trouble = str(error).splitlines()[0]
             self._first.set()
             self._ending.wait(self._every_s)
+
+    def _take(self, look: StatusSnapshot) -> None:
+        if self._seen:
+            self._samples.append((look.at_s, look.sample(self._seen[-1])))
+        self._seen.append(look)
 
     @property
     def latest(self) -> StatusSnapshot:
@@ -122,4 +128,4 @@ class StatusPoller:
 
     def samples(self, minutes: float) -> list[dict[str, Any]]:
         oldest = time.monotonic() - minutes * 60
-        return [after.sample(before) for before, after in pairwise(list(self._seen)) if after.at_s >= oldest]
+        return [sample for at_s, sample in list(self._samples) if at_s >= oldest]

@@ -4,7 +4,8 @@
          ---- samovar run sessions   ---- samovar traffic sessions   ---- samovar serve sessions
 
 Each is a process of its own, as in earnest. This one starts them, follows their topics of alerts, and ends them. What
-they say goes to `.samovar/demo.log` next to the service file. All state stays there, so that the next demo goes on.
+they say goes to `.samovar/demo.log` next to the service files, demo.yml. All state stays there, so that the next demo
+goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +26,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.markup import escape
 
+from samovar.changelog.cursors import available_reader
 from samovar.changelog.log import Log, Reader, TopicPartition
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
@@ -37,8 +39,8 @@ from samovar.service.topology.ruleset import rules_of
 from samovar.service.topology.topics import ensure
 
 SERVICES = ("fraud", "sessions")
+CONFIG = "demo.yml"  # of each
 CONTAINERS = {"fraud": 2, "sessions": 1}
-KEPT = "10m"  # of the inputs
 SESSIONS_RATE = 200.0  # at most: every visit is reported, and more reports than that nobody reads
 INTERRUPTED = 128 + 2
 LOOK_S = 0.1
@@ -101,13 +103,10 @@ def events_of(log: Log, alert: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _read(log: Log, topic: str, partition: int, offset: int) -> Iterator[str]:
-    reader = log.reader({TopicPartition(topic, partition): offset})
-    try:
+    with closing(available_reader(log, {TopicPartition(topic, partition): offset})) as reader:
         for records in reader.poll(1, READ_S)[:1]:
             if len(records) and int(records.offsets[0]) == offset:
                 yield (records.value(0) or b"{}").decode()
-    finally:
-        reader.close()
 
 
 @dataclass(frozen=True)
@@ -167,17 +166,14 @@ class Demo:
 
     @contextmanager
     def _service(self, name: str) -> Iterator[Service]:
-        config = self._options.folder / name / "service.yml"
+        config = self._options.folder / name / CONFIG
         if not config.is_file():
             raise Refused(
                 "demo-missing",
                 f"the demo needs the services fraud and sessions, and there is no {config}",
                 "Name the folder that has them with --folder, or leave --folder out.",
             )
-        # An hour of so many events must not fill a disk. A service in earnest keeps its inputs for longer.
-        streams = load_service(config, self._environment).streams
-        environment = {f"SAMOVAR_STREAMS__{stream.upper()}__RETENTION": KEPT for stream in streams} | self._environment
-        settings = load_service(config, environment)
+        settings = load_service(config, self._environment)
         told = config.parent / ".samovar" / "demo.log"
         told.parent.mkdir(exist_ok=True)
         with opened(settings) as log:
@@ -189,7 +185,7 @@ class Demo:
             address = f"{settings.http.scheme}://127.0.0.1:{port}"
             service = Service(
                 settings=settings,
-                environment=environment | {"PYTHONUNBUFFERED": "1"},
+                environment=self._environment | {"PYTHONUNBUFFERED": "1"},
                 log=log,
                 rules=rules,
                 reader=reader,
@@ -280,7 +276,11 @@ class Demo:
             self._say(f"[bold]{service.name}[/bold]: {service.alerts:,} alerts in this demo")
         self._say(f"All is kept, in {self._options.folder}: the next demo goes on from here.")
         # The terminal sends Ctrl-C to all of them: one that only answers questions may end by it.
-        return max((code for code in codes if code > 0 and code != INTERRUPTED), default=0)
+        code = max((code for code in codes if code > 0 and code != INTERRUPTED), default=0)
+        idle = [service for service in self._services if not service.alerts]
+        if idle and not self._stopped:
+            self._say(f"[red]no alerts of {idle[0].name}[/red]; what it said: {idle[0].told}")
+        return code or int(bool(idle) and not self._stopped)
 
 
 def alerts_from_now(log: Log, settings: ServiceFile) -> dict[TopicPartition, int]:
@@ -294,7 +294,8 @@ def described(service: Service) -> str:
     where = service.settings.log
     log = f"Kafka at {where.kafka.bootstrap}" if where.kafka is not None else "the embedded log"
     streams = ", ".join(service.settings.streams)
-    return f"{len(service.rules)} rules on {streams}, on {log}\n  pages  {service.address}\n  log    {service.told}"
+    head = f"{len(service.rules)} rules on {streams}, on {log}"
+    return f"{head}\n  pages  {service.address}\n  file   {service.settings.path}\n  log    {service.told}"
 
 
 def free_port_from(port: int) -> int:
@@ -335,7 +336,7 @@ def demo(console: Console, options: DemoOptions, kafka: str | None = None) -> in
     """Runs both services until stopped; the exit code. `kafka` is a broker's address, instead of the embedded log."""
     environment = dict(os.environ)
     if kafka is not None:
-        environment |= {"SAMOVAR_LOG__KAFKA__BOOTSTRAP": kafka, "SAMOVAR_STATE": ".samovar/state-kafka"}
+        environment |= {"SAMOVAR_LOG__KAFKA__BOOTSTRAP": kafka, "SAMOVAR_STATE": ".samovar/demo/state-kafka"}
     running = Demo(console, options, environment)
     with stopping(running.stop, running.stop):
         return running.run()

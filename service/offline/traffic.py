@@ -73,13 +73,9 @@ def read_mark(log: Log, service: str) -> TrafficMark | None:
 
 
 def _last(log: Log, at: TopicPartition, start: int, end: int) -> bytes | None:
-    cursor = PartitionCursor(log, at, start)
     last: bytes | None = None
-    try:
-        while (records := cursor.next_records(end)) is not None:
-            last = records.pairs()[-1][1] if len(records) else last
-    finally:
-        cursor.close()
+    for records in PartitionCursor(log, at, start, available=True).read_to(end):
+        last = records.pairs()[-1][1] if len(records) else last
     return last
 
 

@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from samovar.changelog.cursors import PartitionCursor
+from samovar.changelog.cursors import PartitionCursor, available_reader
 from samovar.changelog.formats.heartbeat import (
     ActiveRule,
     HeartbeatRecord,
@@ -368,7 +368,7 @@ def first_times(
     """Log times of the first records from these places on; none where only markers of transactions are left."""
     found: dict[TopicPartition, int] = {}
     deadline = time.monotonic() + FIRST_S
-    with closing(log.point_reader(starts, 1)) as reader:
+    with closing(available_reader(log, starts, few=1)) as reader:
         while time.monotonic() < deadline:
             for records in reader.poll(FIRST_RECORDS * len(starts), 0.1):
                 if len(records):
@@ -386,7 +386,7 @@ def committed_position(log: Log, changelog: TopicPartition) -> Position | None:
     back, start, value = BACK_RECORDS, end, None
     while value is None and start > begin:
         start, back = max(begin, end - back), back * 50
-        with closing(PartitionCursor(log, changelog, start, end)) as cursor:
+        with closing(PartitionCursor(log, changelog, start, end, available=True)) as cursor:
             while (records := cursor.next_records(end)) is not None:
                 value = next((value for key, value in reversed(records.pairs()) if key == POSITION), value)
     return None if value is None else unpack_position(value)

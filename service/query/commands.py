@@ -247,7 +247,7 @@ def _changes(
     begin, end = changelog.bounds
     own, touched = MemoryStore(), None
     plan, rules = site.plan, dict(site.plan.versions)
-    with closing(PartitionCursor(site.log, changelog.at, begin)) as cursor:
+    with closing(PartitionCursor(site.log, changelog.at, begin, available=True)) as cursor:
         while (records := cursor.next_records(end)) is not None:
             places = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
             for offset, time_ms, (row, value) in places:

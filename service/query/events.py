@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from samovar.changelog.cursors import RecordSlice
+from samovar.changelog.cursors import RecordSlice, available_reader
 from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.patterns.engine.decode import RefusedError, time_of
@@ -34,7 +34,6 @@ READ_RECORDS = 20_000
 POLL_S = 0.05
 PATIENCE_S = 3.0
 READERS = 2  # of one question
-GONE = ("log-truncated", "offset-gone")  # retention took records after the bounds were asked for: they are left out
 KNOWN = 5_000  # events that are remembered: a place in the log never holds another one
 FRESH_S = 1.0
 
@@ -129,25 +128,15 @@ class Events:
 
     def _read_part(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[Place, StreamEvent]:
         found: dict[Place, StreamEvent] = {}
-        try:
-            with closing(self.log.point_reader({at: offsets[0] for at, offsets in wanted.items()}, NEAR)) as reader:
-                deadline = time.monotonic() + PATIENCE_S
-                for ranges in rounds(wanted):
-                    for at, (start, _) in ranges.items():
-                        reader.seek(at, start)
-                    for records in _until(reader, ranges, deadline):
-                        at = TopicPartition(records.topic, records.partition)
-                        for event in self.read(records, rows_at(records, wanted[at])):
-                            found[*at, event.offset] = event
-        except Refused as refused:
-            if refused.code not in GONE:
-                raise
-            begins = self.log.bounds(wanted)
-            left = {at: [each for each in offsets if each >= begins[at].begin] for at, offsets in wanted.items()}
-            if left == {at: list(offsets) for at, offsets in wanted.items()}:
-                raise  # it was not retention
-            left = {at: offsets for at, offsets in left.items() if offsets}
-            return self._read_part(left) if left else {}
+        with closing(available_reader(self.log, {at: offsets[0] for at, offsets in wanted.items()}, NEAR)) as reader:
+            deadline = time.monotonic() + PATIENCE_S
+            for ranges in rounds(wanted):
+                for at, (start, _) in ranges.items():
+                    reader.seek(at, start)
+                for records in _until(reader, ranges, deadline):
+                    at = TopicPartition(records.topic, records.partition)
+                    for event in self.read(records, rows_at(records, wanted[at])):
+                        found[*at, event.offset] = event
         return found
 
     def bounds(self, topic: str, known: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Bounds]:
@@ -184,19 +173,8 @@ class Events:
         if not starts:
             return
         most = max(ranges[at][1] - start for at, start in starts.items())
-        reader = self.log.point_reader(starts, most) if most <= READ_RECORDS else self.log.reader(starts)
-        with closing(reader):
-            try:
-                yield from _until(reader, {at: ranges[at] for at in starts}, time.monotonic() + patience_s)
-                return
-            except Refused as refused:
-                if refused.code not in GONE:
-                    raise
-                begins = self.log.bounds(starts)
-                left = {at: (max(reader.position(at), begins[at].begin), ranges[at][1]) for at in starts}
-                if all(start == reader.position(at) for at, (start, _) in left.items()):
-                    raise  # it was not retention
-        yield from self.window(left, patience_s)
+        with closing(available_reader(self.log, starts, most if most <= READ_RECORDS else None)) as reader:
+            yield from _until(reader, {at: ranges[at] for at in starts}, time.monotonic() + patience_s)
 
     def read(self, records: Records, rows: Iterable[int]) -> Iterator[StreamEvent]:
         name = next(name for name, stream in self.settings.streams.items() if stream.topic == records.topic)

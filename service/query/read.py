@@ -22,6 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
+from samovar.changelog.cursors import available_reader
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Bounds, Headers, Log, Records, Topic, TopicPartition
 from samovar.common.errors import Refused
@@ -137,7 +138,7 @@ def bounded(log: Log, topic: str, options: ReadOptions) -> Iterator[TopicRecord]
         return
     waiting: dict[TopicPartition, deque[TopicRecord]] = {at: deque() for at in ends}
     unread, deadline = set(ends), time.monotonic() + PATIENCE_S
-    with closing(log.reader(starts)) as reader:
+    with closing(available_reader(log, starts)) as reader:
         while unread:
             for records in reader.poll(MAX_RECORDS, POLL_S):
                 at = TopicPartition(records.topic, records.partition)
@@ -160,7 +161,7 @@ def follow(log: Log, topic: str, options: ReadOptions) -> Iterator[TopicRecord]:
     """Records as they come."""
     found = partitions_of(log, topic, options)
     starts = {at: offset_of(log, at, bounds, options.start) for at, bounds in found.items()}
-    with closing(log.reader(starts)) as reader:
+    with closing(available_reader(log, starts)) as reader:
         while True:
             batch = [record for records in reader.poll(MAX_RECORDS, POLL_S) for record in rows(records)]
             yield from sorted(batch, key=lambda record: record.order)

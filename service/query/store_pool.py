@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from samovar.state.reading import MB, RocksMemory
 from samovar.state.secondary import SecondaryStore
 
 FRESH_S = 0.5
@@ -34,6 +35,7 @@ class StorePool:
         self._lock = threading.Lock()
         self._opening: dict[Path, threading.Lock] = {}
         self._open: dict[Path, _Open] = {}
+        self._memory = RocksMemory(cache_bytes=64 * MB, write_buffer_bytes=16 * MB)  # of all of them together
 
     @contextmanager
     def reading(self, folder: Path) -> Iterator[SecondaryStore]:
@@ -72,7 +74,7 @@ class StorePool:
                 if is_followed:
                     found.at_s = now_s
                     return found
-            made = _Open(SecondaryStore(folder), time.monotonic(), 1)
+            made = _Open(SecondaryStore(folder, memory=self._memory), time.monotonic(), 1)
             with self._lock:
                 self._retire(folder)
                 self._open[folder] = made

@@ -16,17 +16,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from samovar.changelog.batches import RecordBlock, joined
 from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.log import Log, Records, TopicPartition
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 
 IDLE_S = 30.0  # without a question
 BACK_RECORDS = 20_000  # of each partition, from before the first question
-MOST_BYTES = 64 << 20
+MOST_BYTES = 32 << 20
 MOST_PER_S = 50_000  # records: beyond it, following takes more than the questions would
 RATE_OVER_S = 5.0
 REST_S = 60.0  # after it was too much, or the log did not answer
 POLL_RECORDS = 20_000
+PIECE_RECORDS = 1_000  # that are held together
 POLL_S = 0.1
 CLOSE_S = 5.0
 
@@ -124,8 +126,7 @@ class TailingReader:
             for records in batch:
                 held = self._held[TopicPartition(records.topic, records.partition)]
                 if len(records):
-                    held.pieces.append((held.next, records))
-                    self._bytes += _bytes_of(records)
+                    self._hold(held, records)
                 held.next = records.next
             while self._bytes > MOST_BYTES:  # of the partition that has the most time in memory, its oldest piece
                 kept = [each for each in self._held.values() if each.pieces]
@@ -134,6 +135,17 @@ class TailingReader:
                 self._bytes -= _bytes_of(records)
                 held.first = held.pieces[0][0] if held.pieces else held.next
         return sum(map(len, batch))
+
+    def _hold(self, held: RecentRecords, records: Records) -> None:
+        """Together with what came just before, where that is little: many small pieces take far more room."""
+        first, before = held.pieces[-1] if held.pieces else (0, None)
+        if isinstance(before, RecordBlock) and isinstance(records, RecordBlock) and len(before) < PIECE_RECORDS:
+            held.pieces.pop()
+            self._bytes -= _bytes_of(before)
+            held.pieces.append((first, joined([before, records])))
+        else:
+            held.pieces.append((held.next, records))
+        self._bytes += _bytes_of(held.pieces[-1][1])
 
 
 def _bytes_of(records: Records) -> int:

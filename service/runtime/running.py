@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import IO
 
 from samovar import __version__
+from samovar.changelog.formats.heartbeat import MemberMetadata
 from samovar.changelog.log import Log
 from samovar.common.errors import Refused
 from samovar.common.folders import close_to_others
@@ -85,36 +86,36 @@ def refuse_unwritable(settings: ServiceFile) -> None:
 def run_here(
     settings: ServiceFile,
     log: Log,
-    slot: int,
     out: IO[str],
     *,
     until_caught_up: bool,
-    form: str = "text",
-    metrics: str | None = None,
-    leave: bool = False,
     address: str | None = None,
+    quiet: bool = False,
 ) -> Counts:
-    """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand; with `leave` for good, as
-    SIGUSR1 always does.
+    """One container in this process. SIGTERM and Ctrl-C end it after the cycle at hand; with `run.leave` for good, as
+    SIGUSR1 always does. `quiet`: it does not say how far it is.
     """
-    tell = make_logger(form, out, settings.service, slot)
+    slot, metrics = settings.run.slot, settings.run.metrics
+    tell = make_logger(settings.run.log_form, out, settings.service, slot)
     container = container_of(settings, log, slot, tell)
     rules = sum(len(plan.program.rules) for plan in container.plans.values())
     stages = [stage for stage in container.plans if stage]
     more = f", stages {', '.join(stages)}" if stages else ""
     text = f"container {slot} of {settings.service}: {rules} rules, {settings.delivery.value}{more}"
     tell(LogEvent(text, "started", version=__version__, delivery=settings.delivery.value))
-    progress, sampler = ProgressReporter(tell), MetricsSampler(container, SystemClock())
+    sampler = MetricsSampler(container, SystemClock())
     heartbeat = HeartbeatReporter(log, settings.service, sampler, address=address)
+    progress = ProgressReporter(tell, (lambda: records_left(heartbeat.latest)) if until_caught_up else None)
     sampler.on_change = heartbeat.wake
     assert isinstance(container.rule_source, PublishedRuleSource)
 
     def after_cycle(status: RunStatus) -> None:
-        progress(status)
+        if not quiet:
+            progress(status)
         sampler()
 
     with ExitStack() as stack:
-        stack.enter_context(stopping(container.leave if leave else container.stop, container.leave))
+        stack.enter_context(stopping(container.leave if settings.run.leave else container.stop, container.leave))
         stack.enter_context(forward_kafka_logs(tell))
         stack.enter_context(container.rule_source.watching())
         if metrics is not None:
@@ -128,10 +129,14 @@ def run_here(
 
 
 class ProgressReporter:
-    """Tells now and then how a container is doing: on every change of its tasks, and every few seconds of work."""
+    """Tells now and then how a container is doing: on every change of its tasks, and every few seconds of work.
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self.tell = tell
+    Where it ends when all is done, `left` says how many records that are: it tells the time they take, and what it
+    waits for.
+    """
+
+    def __init__(self, tell: Callable[[str], None], left: Callable[[], int | None] | None = None) -> None:
+        self.tell, self.left = tell, left
         self.at = time.monotonic()
         self.events = 0
         self.tasks: object = None
@@ -142,8 +147,10 @@ class ProgressReporter:
         has_changed, is_due = tasks != self.tasks, now - self.at >= STATUS_EVERY_S
         if not has_changed and is_due and status.counts.events > self.events:
             rate = (status.counts.events - self.events) / (now - self.at)
-            text = f"container {status.slot}: {summary(status.counts)}, {rate:,.0f} events/s"
-            self.tell(LogEvent(text, "progress", events_per_s=round(rate), **asdict(status.counts)))
+            left = None if self.left is None else self.left()
+            more = "" if left is None else f", {left:,} records left, about {left / rate:,.0f} s"
+            text = f"container {status.slot}: {summary(status.counts)}, {rate:,.0f} events/s{more}"
+            self.tell(LogEvent(text, "progress", events_per_s=round(rate), left=left, **asdict(status.counts)))
         elif has_changed or (is_due and status.restoring):
             running = ", ".join(map(str, status.running)) or "none"
             places = sorted(status.restoring.items())
@@ -151,9 +158,22 @@ class ProgressReporter:
             more = f"; restoring {restoring}" if restoring else ""
             text = f"container {status.slot}: running partitions {running}{more}"
             self.tell(LogEvent(text, "tasks", running=list(status.running), restoring=restoring or None))
+        elif is_due and self.left is not None:
+            left = self.left()
+            reason = "its partitions are done, those of other containers are not"
+            if not status.caught_up:
+                nothing = f"nothing came, and {left or 0:,} records are left"
+                reason = nothing if status.running else "it has no partitions yet"
+            self.tell(LogEvent(f"container {status.slot} waits: {reason}", "waiting", left=left))
         else:
             return
         self.at, self.events, self.tasks = now, status.counts.events, tasks
+
+
+def records_left(told: MemberMetadata | None) -> int | None:
+    """How many records of its inputs a container has yet to take, as far as is known."""
+    inputs = [] if told is None else [each for task in told.tasks for each in task.inputs]
+    return sum(each.lag or 0 for each in inputs) if inputs else None
 
 
 def summary(counts: Counts) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from samovar.changelog.cursors import available_reader
 from samovar.changelog.log import Log, Records, TopicPartition
 from samovar.changelog.partitioner import key_texts, partition_of
 from samovar.common.errors import Refused
@@ -115,6 +116,6 @@ def _sampled(log: Log, topic: str, partitions: int) -> Iterator[Records]:
     if not starts:
         return
     deadline = time.monotonic() + SAMPLE_S
-    with closing(log.reader(starts)) as reader:
+    with closing(available_reader(log, starts)) as reader:
         while any(reader.position(at) < bounds[at].end for at in starts) and time.monotonic() < deadline:
             yield from (each for each in reader.poll(SAMPLE, 0.1) if len(each))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 
+from samovar.changelog.cursors import expired_if_gone
 from samovar.changelog.formats.record import ROW, Position, row_parts
 from samovar.changelog.log import Bounds, Delivery, Log, Records, Topic, TopicPartition
 from samovar.common.errors import Refused
 from samovar.state.store import Change, Store
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import InputSpec, Plan
+
+EXPIRED = "Give the topic a longer retention. To go on without them, give the service another name."
 
 
 def check_against_offsets(
@@ -108,7 +112,7 @@ def check_against_inputs(
             raise Refused(
                 "input-expired",
                 f"{at} begins at {begin:,}: retention deleted records from {stored.replay_from:,} on that are needed",
-                "Give the topic a longer retention. To go on without them, give the service another name.",
+                EXPIRED,
             )
 
 
@@ -136,9 +140,7 @@ def read_between(log: Log, at: TopicPartition, start: int, end: int, records_at_
     """All records of a short stretch."""
     reader = log.reader({at: start})
     found: list[Records] = []
-    try:
+    with closing(reader), expired_if_gone(EXPIRED):
         while reader.position(at) < end:
             found += reader.poll(records_at_once, 0.1)
-    finally:
-        reader.close()
     return [each for each in found if len(each)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from samovar.changelog.cursors import PartitionCursor, in_pieces, read_all
+from samovar.changelog.cursors import PartitionCursor, expired_if_gone, in_pieces, read_all
 from samovar.changelog.formats.journal import EntryKind, JournalEntry, effective_entries, unpack_entry
 from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
@@ -26,6 +26,11 @@ from samovar.tasks.processors import make_processor
 from samovar.tasks.rules.backfill import warm_rows
 from samovar.tasks.rules.migration import RuleMigration, migrated_rows, plan_of_facts, standing_rows
 from samovar.tasks.rules.processor import RuleProcessor
+
+EXPIRED = (
+    "The input no longer holds what the state was made from: it cannot be rebuilt from its source, nor verified against"
+    " it, before that."
+)
 
 
 @dataclass(frozen=True)
@@ -163,8 +168,7 @@ class SourceReplay:
             raise Refused(
                 "input-expired",
                 f"{at} begins at {begin:,}, and the state was made from {start:,} on",
-                "The input no longer holds what the state was made from: it cannot be rebuilt from its source, nor"
-                " verified against it, before that.",
+                EXPIRED,
             )
         return at
 
@@ -215,7 +219,8 @@ class SourceReplay:
             self.on_progress(self.events)
 
     def _take(self, stream: str, until: int) -> Records | None:
-        return self.cursors[stream].next_records(until)
+        with expired_if_gone(EXPIRED):
+            return self.cursors[stream].next_records(until)
 
     def _commit(self) -> None:
         self.alerts += len(self.processor.alerts)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from samovar.changelog.cursors import PartitionCursor, in_pieces
+from samovar.changelog.cursors import PartitionCursor, expired_if_gone, in_pieces
 from samovar.changelog.formats.record import row_parts
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
@@ -28,6 +28,7 @@ from samovar.tasks.rules.migration import RuleMigration, with_rules
 from samovar.tasks.rules.processor import RuleProcessor
 
 ALL_SETTLED = SettledRecords(NEVER, frozenset())  # whatever is put aside was put aside when the task took it
+EXPIRED = "Give the topic a longer retention. Rebuild from a snapshot that was taken after the rule came."
 
 
 def warm_offsets(log: Log, plan: Plan, partition: int, rules: Sequence[str]) -> dict[str, int]:
@@ -105,7 +106,8 @@ class _Fold:
             left = set(cursors)
             while left:
                 stream = min(sorted(left), key=source.max_event_time)
-                records = cursors[stream].next_records(ends[stream])
+                with expired_if_gone(EXPIRED):
+                    records = cursors[stream].next_records(ends[stream])
                 if records is None:
                     left.discard(stream)
                     continue
@@ -126,6 +128,6 @@ class _Fold:
             raise Refused(
                 "input-expired",
                 f"{at} begins at {begin:,}, and the history of a rule was folded from {start:,} on",
-                "Give the topic a longer retention. Rebuild from a snapshot that was taken after the rule came.",
+                EXPIRED,
             )
         return PartitionCursor(self.log, at, start)

@@ -147,7 +147,8 @@ def _outside(at: TopicPartition, position: int, begin: int, end: int) -> Refused
     return Refused(
         "log-truncated",
         f"{at} does not hold offset {position}, which is to be read next",
-        "Its records were deleted, or it is another topic under the same name; nothing was guessed.",
+        "Its records were deleted, or it is another topic under the same name; nothing was guessed. Run it again: it"
+        " begins with what is there now, or says what it lacks.",
         f"it begins at {begin} and ends at {end}",
     )
 

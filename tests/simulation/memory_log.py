@@ -21,7 +21,6 @@ from samovar.changelog.log import (
     Bounds,
     GroupConfig,
     Member,
-    PointReader,
     Reader,
     Topic,
     TopicPartition,
@@ -100,7 +99,7 @@ class MemoryLog(Client):
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return MemoryReader(self, positions)
 
-    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> PointReader:
+    def point_reader(self, positions: Mapping[TopicPartition, int], records: int) -> Reader:
         return MemoryReader(self, positions)
 
     def tail(self, positions: Mapping[TopicPartition, int]) -> Reader:

@@ -138,7 +138,7 @@ def goes_on_and_loses_nothing(folder: Path, environment: Mapping[str, str], stre
                 assert first.process.poll() is None, first.text
         assert first.interrupt() == 0, first.text
         assert children_of(first.process.pid) == []
-    before = {name: written(folder / name / "service.yml", environment) for name in ("fraud", "sessions")}
+    before = {name: written(folder / name / "demo.yml", environment) for name in ("fraud", "sessions")}
     assert all(before.values()), before
     with demo(folder, environment) as second:
         for name in ("fraud", "sessions"):
@@ -149,7 +149,7 @@ def goes_on_and_loses_nothing(folder: Path, environment: Mapping[str, str], stre
         second.wait_for(FIRST)
         assert second.interrupt() == 0, second.text
     for name, stream in streams.items():
-        config = folder / name / "service.yml"
+        config = folder / name / "demo.yml"
         ended = CliRunner().invoke(app, ["run", str(config), "--until-caught-up"], env=environment)
         assert ended.exit_code == 0, ended.stderr
         assert written(config, environment) >= before[name]
@@ -162,7 +162,7 @@ def goes_on_and_loses_nothing(folder: Path, environment: Mapping[str, str], stre
 
 def test_it_shows_alerts_stops_and_goes_on(folder: Path) -> None:
     goes_on_and_loses_nothing(folder, {}, {"fraud": "purchase"})
-    config = folder / "fraud" / "service.yml"
+    config = folder / "fraud" / "demo.yml"
     assert sum(len(records(config, stream, {})) for stream in load_service(config, {}).streams) == written(config, {})
 
 
@@ -170,12 +170,12 @@ def test_it_does_the_same_on_kafka(folder: Path, kafka: str) -> None:
     """With topics of its own on the broker of the tests."""
     own = f"demo-{os.getpid()}-{time.time_ns() % 10**6}"
     for name in ("fraud", "sessions"):
-        config = folder / name / "service.yml"
+        config = folder / name / "demo.yml"
         text = config.read_text("utf-8").replace(f"service: {name}", f"service: {own}-{name}")
         config.write_text(
             re.sub(r"^  (\w+):(.*)\n", rf"  \1:\2\n    topic: {own}-\1\n", text, flags=re.MULTILINE), "utf-8"
         )
-    environment = {"SAMOVAR_LOG__KAFKA__BOOTSTRAP": kafka, "SAMOVAR_STATE": ".samovar/state-kafka"}
+    environment = {"SAMOVAR_LOG__KAFKA__BOOTSTRAP": kafka, "SAMOVAR_STATE": ".samovar/demo/state-kafka"}
     goes_on_and_loses_nothing(folder, environment, {"sessions": "web"})
 
 
@@ -189,7 +189,7 @@ def test_a_process_that_ends_by_itself_ends_the_demo_with_its_words(folder: Path
 
 def containers_of(folder: Path) -> list[dict[str, Any]]:
     """Of the sessions service; one that has only joined does not say yet which process it is."""
-    found: list[dict[str, Any]] = json.loads(run_apart("status", folder / "sessions" / "service.yml", "--json").stdout)[
+    found: list[dict[str, Any]] = json.loads(run_apart("status", folder / "sessions" / "demo.yml", "--json").stdout)[
         "containers"
     ]
     return found
@@ -203,6 +203,24 @@ def test_a_killed_container_ends_the_demo_and_tells_why(folder: Path) -> None:
         os.kill(known[0]["pid"], signal.SIGKILL)
         assert running.process.wait(PATIENCE_S) == 1
     assert "samovar run of sessions ended with -9" in running.text  # fraud has two: the other goes on
+
+
+@pytest.mark.parametrize("name", ["fraud", "sessions"])
+def test_it_runs_the_examples_with_less_kept(name: str) -> None:
+    """Its files have the same streams and rules; only how long records stay, and where, is another."""
+    ours, example = (load_service(ROOT / "examples" / name / file, {}) for file in ("demo.yml", "service.yml"))
+    as_there = {stream: own.model_copy(update={"retention_ms": 7 * 86_400_000}) for stream, own in ours.streams.items()}
+    kept = {name: getattr(example, name) for name in ("log", "state", "changelog", "alerts")}
+    own = {"streams": as_there, **kept}
+    assert ours.model_copy(update=own).model_dump() == example.model_dump()
+    assert {each.retention_ms for each in ours.streams.values()} == {300_000}
+    assert example.changelog.min_compaction_lag_ms == 86_400_000
+
+
+def test_one_that_finds_nothing_in_its_time_fails(folder: Path) -> None:
+    with demo(folder, {}, "--for", "0s") as running:
+        assert running.process.wait(PATIENCE_S) == 1
+    assert "no alerts of fraud" in running.text
 
 
 def test_without_the_services_it_says_what_is_missing(tmp_path: Path) -> None:

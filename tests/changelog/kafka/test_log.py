@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Collection, Iterator
@@ -19,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from samovar.changelog.broker import node
 from samovar.changelog.broker.process import free_port
+from samovar.changelog.cursors import available_reader
 from samovar.changelog.kafka import log as kafka_log
 from samovar.changelog.kafka import member
 from samovar.changelog.kafka import settings as kafka_settings
@@ -302,6 +304,18 @@ def test_an_offset_that_stands_for_none_is_no_answer(new_log: NewLog, monkeypatc
     assert log._ends_now([at]) == {at: 1}
 
 
+def test_looking_at_topics_leaves_nothing_behind(log: Log) -> None:
+    """A service looks at its topics every second, for months."""
+    name = made(log).topic
+
+    def ids() -> int:
+        return sum(type(each).__name__ == "Uuid" for each in gc.get_objects())
+
+    before = ids()
+    assert len({log.topics([name])[name].id for _ in range(20)}) == 1
+    assert ids() <= before
+
+
 def test_a_topic_may_be_asked_for_twice_at_once(log: Log) -> None:
     """Two stages may read the same one."""
     name = made(log).topic
@@ -323,6 +337,26 @@ def test_a_position_outside_of_the_log_is_refused(log: Log, kafka: str, start: i
         read_until(reader, lambda _: False)
     assert refused.value.code == "log-truncated"
     assert f"offset {start}" in refused.value.what
+
+
+def test_who_asks_for_what_is_there_goes_on_with_the_first_record_that_is_left(log: Log, kafka: str) -> None:
+    """Of the partition that was cut; another one that is read with it loses nothing."""
+    name = unique("t")
+    log.create([TopicSpec(name, 2)])
+    cut, whole = TopicPartition(name, 0), TopicPartition(name, 1)
+    for at in (cut, whole):
+        log.append(
+            [Append(topic=name, records=[(b"k", b"%d" % number) for number in range(5)], partition=at.partition)]
+        )
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for deleted in admin.delete_records([KafkaPlace(*cut, 3)]).values():
+        deleted.result(30)
+    found: dict[TopicPartition, list[int]] = {cut: [], whole: []}
+    with closing(available_reader(log, {cut: 0, whole: 0})) as reader:
+        while any(reader.position(at) < 5 for at in found):
+            for records in reader.poll(10, 0.1):
+                found[TopicPartition(records.topic, records.partition)] += records.offsets.tolist()
+    assert found == {cut: [3, 4], whole: [0, 1, 2, 3, 4]}
 
 
 def test_a_record_that_is_too_large_is_refused_and_nothing_is_written(log: Log) -> None:

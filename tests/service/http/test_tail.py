@@ -123,6 +123,21 @@ def test_what_is_in_memory_is_not_read_from_the_log(service: Service, monkeypatc
         assert {each.place for each in near} == {each.place for each in found.values() if each.key == matched.key}
 
 
+def test_records_that_come_one_by_one_are_held_together(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece has arrays and owners of its own: of one record each, they would take many times what is counted."""
+    monkeypatch.setattr(tailing_reader, "POLL_S", 0.001)
+    with opened(service.settings) as log, asked(service, log, with_tail=True) as events:
+        writing = Writing(log)
+        writing.more(20)
+        assert len(events.at(writing.places()[:1])) == 1
+        for number in range(21, 60):
+            writing.more(1)
+            wait_for(lambda number=number: held(events) == number)  # type: ignore[misc]
+        assert events.tail is not None
+        assert [len(events.tail.kept(TopicPartition(TOPIC, number)).pieces) for number in range(PARTITIONS)] == [1, 1]
+        assert len(events.at(writing.places())) == 59
+
+
 def test_a_stream_that_is_too_quick_is_not_followed_and_nobody_asking_ends_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

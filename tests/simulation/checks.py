@@ -102,6 +102,7 @@ class Observed:
     heard: Mapping[tuple[str, int], Sequence[tuple[int, int]]] = field(default_factory=dict)  # looks at inputs' ends
     storm: tuple[int, int] | None = None  # of all rules: alerts and ms
     registered_ms: Mapping[int, int] = field(default_factory=dict)  # schemas of the registry, and since when
+    has_snapshots: bool = True
     positions: dict[tuple[str, int], Position] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -365,7 +366,8 @@ def check_crashes(seen: Observed, ended: Mapping[str, int]) -> None:
 
 
 def check_rewinds(seen: Observed) -> None:
-    """A rewind voids the entries of its journal that were after its moment, and no others. Not looked at where source
+    """A rewind voids the entries of its journal that were after its moment, and no others. One that began with a
+    snapshot keeps those before it, by which a stream may have been past the moment. Not looked at where source
     partitions pass the moment one by one, in stages that read repartition topics.
     """
     for plan in seen.plans:
@@ -378,6 +380,7 @@ def check_rewinds(seen: Observed) -> None:
                 if entry.kind == REWIND:
                     for each in standing:
                         is_right = each.kind == REWIND or is_after(each, entry, slack_ms) == is_void(each.number, entry)
+                        is_right = is_right or (seen.has_snapshots and not is_void(each.number, entry))
                         require(is_right, f"a rewind voids what was after it ({plan.stage}, {partition})", each, entry)
                     standing = [
                         replace(each, inputs={name: min(at, entry.inputs[name]) for name, at in each.inputs.items()})

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.failpoints import POINTS
 from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.versioning import history_ms
 from tests.simulation.avro_events import URL, encoded
 from tests.support.random_rule_texts import has_overlap_any
 from tests.support.random_rules import KEYS, TYPES, random_fields, random_rule, types_of
@@ -23,6 +24,7 @@ from tests.support.tunables import RANGES
 
 START_MS = 1_700_000_000_000
 MOST_AHEAD_MS = 3_600_000  # of the log's time, that an event may be
+LONG_AGO_MS = 3_600_000  # before any event
 MANY_KEYS: list[Any] = [f"k{number}" for number in range(12)]  # more than a task holds in memory
 # In the service file these are settings of their own, or they only matter to the embedded log and to Spark.
 NOT_DRAWN = frozenset(
@@ -583,16 +585,27 @@ def with_param(text: str, partitions: int) -> str:
 
 
 def with_backfills(random_: Random, scenario: Scenario) -> Scenario:
-    """Some rules that are published or enabled have their history folded first."""
+    """Some rules that are published or enabled have their history folded first; also one like those that are there."""
+    plain = [text for text in scenario.rules.values() if not has_history(text)]
+    if plain and random_.random() < 0.12:
+        text = random_.choice(plain)
+        text = text.replace(text.split("\n", 1)[0], "rule: w0", 1)
+        scenario = with_step(random_, scenario, Publish("publish", "w0", text, warm_ms=LONG_AGO_MS))
     if random_.random() > 0.6:
         return scenario
     steps = tuple(
-        replace(step, warm_ms=random_.choice((0, 1_000, 5_000, 30_000, 600_000)))
+        replace(step, warm_ms=random_.choice((0, 1_000, 5_000, 30_000, LONG_AGO_MS)))
         if isinstance(step, Publish) and step.act != "disable" and random_.random() < 0.7
         else step
         for step in scenario.steps
     )
     return replace(scenario, steps=steps)
+
+
+def has_history(text: str) -> bool:
+    rule = load_text(text).rule
+    assert rule is not None, text
+    return history_ms(rule) > 0
 
 
 def with_a_twin(random_: Random, scenario: Scenario) -> Scenario:
@@ -603,8 +616,8 @@ def with_a_twin(random_: Random, scenario: Scenario) -> Scenario:
     scenario = replace(scenario, slots=(*range(twin), slot))
     for _ in range(random_.randint(2, 6)):
         scenario = with_step(random_, scenario, Cycle(twin))
-    for _ in range(random_.randint(0, 3)):
-        one = random_.choice((twin, slot))
+    for _ in range(random_.randint(1, 4)):
+        one = random_.choice((twin, slot, slot))
         pause = FailCall(one, random_.choice(("poll", "commit", "")), random_.choice(COUNTS), Failure.PAUSE)
         kill = Kill(one, "", 0, random_.choice((Loss.NOTHING, Loss.DISK)))
         scenario = with_step(random_, scenario, random_.choice((pause, kill)))

@@ -106,6 +106,7 @@ ROUNDS = 1_200
 QUIET_MS = 400  # that pass between two of them
 # At the end the clock passes every deadline, in large steps, until nothing is written any more.
 PASS_MS, QUIET_PASSES, MOST_PASSES = 100_000, 4, 30
+LONG_MS = 600_000  # within which a history is over
 LONG_UNREAD_MS = 4_000  # a record that is there for so long was there when its input was last looked at
 AUTHOR = "simulation"
 NO_PROCESS = 5_000_000  # and from there on: more than a machine gives
@@ -239,15 +240,8 @@ class World:
                 self.broker.compact(Random(seed))
             case Maintain(_, _):
                 self.broker.retain()
-            case Publish():
-                self.publish(step)
-            case ChangeList():
-                self.change_list(step)
-            case ChangeParam():
-                self.change_param(step)
-            case Register(schema):
-                self.registry.known.add(schema)
-                self.registered_ms.setdefault(schema, self.clock.now_ms)
+            case Publish() | ChangeList() | ChangeParam() | Register():
+                self.change(step)
             case Grow(stream, partitions):
                 self.broker.add_partitions(self.settings.streams[stream].topic, partitions)
             case Recreate():
@@ -268,7 +262,7 @@ class World:
         """One cycle; a container that is down begins again. What a process would end with is a failure of the service,
         unless it was killed.
         """
-        if node.has_given_way and any(each.container is not None for each in self.rivals(node)):
+        if node.has_given_way and any(each.holds_slot and each is not self.paused for each in self.rivals(node)):
             return
         node.has_given_way = False
         self.active = node
@@ -485,6 +479,18 @@ class World:
             self.active = None
 
     # ------------------------------------------------------------ rules change, states are made again
+
+    def change(self, step: Publish | ChangeList | ChangeParam | Register) -> None:
+        match step:
+            case Publish():
+                self.publish(step)
+            case ChangeList():
+                self.change_list(step)
+            case ChangeParam():
+                self.change_param(step)
+            case Register(schema):
+                self.registry.known.add(schema)
+                self.registered_ms.setdefault(schema, self.clock.now_ms)
 
     def publish(self, step: Publish) -> None:
         """As an author does, through the rules topic. What the service refuses is refused before anything happens."""
@@ -791,6 +797,7 @@ class World:
             {(at.topic, at.partition): looks for at, looks in broker.heard.items()},
             None if settings.storm is None else (settings.storm.alerts, settings.storm.per_ms),
             self.registered_ms,
+            settings.tunables.snapshot_every_ms < LONG_MS,
         )
 
     def counts(self) -> list[dict[str, Any]]:

@@ -334,7 +334,7 @@ class World:
         node.told_ms = self.clock.now_ms
         lives = [each for each in self.rivals(node) if each.holds_slot and each is not self.paused]
         taken = [each.number for each in lives if each.told_ms > before_ms]
-        require(not taken, "a slot is not claimed while another container lives in it", node, taken)
+        require(not taken, "a slot is not claimed while another container lives in it", node.number, taken)
 
     def rivals(self, node: Node) -> list[Node]:
         return [each for each in self.nodes if each is not node and each.slot == node.slot]
@@ -345,14 +345,21 @@ class World:
         now_ms = self.clock.now_ms
         if node.log is None or claim is None or not claim._is_claimed or now_ms - node.told_ms < TELL_EVERY_S * 1000:
             return
-        who = {"slot": node.slot, "host": claim.host, "pid": claim.pid, "since_ms": claim.since_ms}
-        send_heartbeat(node.log, SERVICE, MemberMetadata(**who, version=__version__, time_ms=now_ms))
+        told = MemberMetadata(
+            slot=node.slot,
+            host=claim.host,
+            pid=claim.pid,
+            since_ms=claim.since_ms,
+            version=__version__,
+            time_ms=now_ms,
+        )
+        send_heartbeat(node.log, SERVICE, told)
         node.told_ms = now_ms
 
     def tell_all(self) -> None:
         """Somebody waits: the others, but for one that stands still, tell of themselves and stay in the group."""
         for node in self.nodes:
-            if node.log is not None and node not in (self.paused, self.active):
+            if node.log is not None and node is not self.paused and node is not self.active:
                 self.tell(node)
                 for heartbeat in node.log.heartbeats:
                     heartbeat()
@@ -363,7 +370,7 @@ class World:
         self.say(f"container {node.number} gives way: {refused}")
         now_ms = self.clock.now_ms
         lives = [each.container is not None or now_ms - each.told_ms <= STALE_S * 1000 for each in self.rivals(node)]
-        require(any(lives), "a container gives way to one that lives", node, refused)
+        require(any(lives), "a container gives way to one that lives", node.number, refused)
         self.end(node)
         node.has_given_way = True
 

@@ -500,9 +500,9 @@ def with_rarities(random_: Random, scenario: Scenario) -> Scenario:
     return scenario
 
 
-def with_step(random_: Random, scenario: Scenario, step: Step) -> Scenario:
+def with_step(random_: Random, scenario: Scenario, *steps: Step) -> Scenario:
     at = random_.randrange(len(scenario.steps))
-    return replace(scenario, steps=(*scenario.steps[:at], step, *scenario.steps[at:]))
+    return replace(scenario, steps=(*scenario.steps[:at], *steps, *scenario.steps[at:]))
 
 
 def published_otherwise(random_: Random, step: Step) -> Step:
@@ -618,9 +618,9 @@ def with_a_twin(random_: Random, scenario: Scenario) -> Scenario:
         scenario = with_step(random_, scenario, Cycle(twin))
     for _ in range(random_.randint(1, 4)):
         one = random_.choice((twin, slot, slot))
-        pause = FailCall(one, random_.choice(("poll", "commit", "")), random_.choice(COUNTS), Failure.PAUSE)
+        pause = FailCall(one, random_.choice(("poll", "poll", "commit", "")), random_.choice((1, 1, 2)), Failure.PAUSE)
         kill = Kill(one, "", 0, random_.choice((Loss.NOTHING, Loss.DISK)))
-        scenario = with_step(random_, scenario, random_.choice((pause, kill)))
+        scenario = with_step(random_, scenario, random_.choice((pause, pause, kill)), Cycle(one), Cycle(one))
     return scenario
 
 

@@ -279,7 +279,8 @@ class World:
                 self.give_way(node, error)
                 return
             is_usual = isinstance(error, LogUnavailable) or error.code == "log-unusable"
-            if not is_usual or (self.is_calm and node.has_given_up):
+            is_fought_over = self.is_calm and any(each.holds_slot for each in self.rivals(node))
+            if not is_usual or (self.is_calm and node.has_given_up) or is_fought_over:
                 raise
             self.say(f"container {node.number} ends: {error}")  # a supervisor starts it again
             self.end(node)
@@ -666,7 +667,8 @@ class World:
         tasks = [task for each in containers if each is not None for task in each.tasks.values()]
         places = {(task.plan.stage, task.partition) for task in tasks}
         wanted = {(plan.stage, number) for plan in self.plans() for number in range(self.scenario.partitions)}
-        is_done = len(tasks) == len(places) and places == wanted
+        slots = [node.slot for node in self.nodes if node.holds_slot]  # of two in one, one has to give way
+        is_done = len(tasks) == len(places) and places == wanted and len(slots) == len(set(slots))
         if not is_done or any(
             task.state is not TaskState.RUNNING or task.dirty or task.migration_due for task in tasks
         ):

@@ -295,7 +295,7 @@ class World:
             if self.scenario.slots:
                 self.tell(node)
             node.container.rule_source.refresh()
-            node.container.watch.look_if_due()
+            node.container.watch.check_if_due()
         except (LogUnavailable, Refused) as error:
             self.say(f"container {node.number} cannot look at rules and topics: {error}")
 

@@ -9,10 +9,10 @@ import pytest
 from samovar.changelog.formats.record import (
     FORMAT,
     EmittedWatermark,
-    Input,
+    InputPosition,
     Position,
     SourcePartitionPosition,
-    Unknown,
+    UnknownSchema,
     deadline_rows,
     pack_position,
     refuse_newer,
@@ -25,7 +25,7 @@ from samovar.changelog.formats.record import (
 )
 from samovar.common.errors import Refused
 
-PLAIN = Position(5, {"use": Input("t", "id", 10, 5, 3, ((7, 4),))}, ("use",), {"r": "1"}, 2)
+PLAIN = Position(5, {"use": InputPosition("t", "id", 10, 5, 3, ((7, 4),))}, ("use",), {"r": "1"}, 2)
 
 
 def with_input(**fields: object) -> Position:
@@ -37,12 +37,12 @@ def with_input(**fields: object) -> Position:
     [
         PLAIN,
         replace(PLAIN, forwards={"r": EmittedWatermark(0, 4, False)}),
-        with_input(parts=(SourcePartitionPosition(0, 4, False, 1, 0),), joins=((1, 0, 4),)),
-        with_input(unknown=(Unknown(7, 3, None),)),
-        replace(PLAIN, book=1),
+        with_input(parts=(SourcePartitionPosition(0, 4, False, 1, 0),), activations=((1, 0, 4),)),
+        with_input(unknown=(UnknownSchema(7, 3, None),)),
+        replace(PLAIN, ruleset_change=1),
         replace(PLAIN, changelog="c"),
         with_input(placing=(3,)),
-        replace(PLAIN, book=1, changelog="c", service="s", journal_id="j"),
+        replace(PLAIN, ruleset_change=1, changelog="c", service="s", journal_id="j"),
         replace(PLAIN, rewinding=True),
     ],
 )

@@ -60,13 +60,13 @@ def cut(rows: list[Row], sizes: list[int]) -> list[list[Row]]:
 @given(TIMES, CUTS, st.integers(0, 60))
 def test_one_partition(times: list[int], sizes: list[int], slack: int) -> None:
     rows = [(time, 0, 0, offset) for offset, time in enumerate(times)]
-    largest, wanted, wanted_late = NO_TIME, [], []
+    max_event_time, wanted, wanted_late = NO_TIME, [], []
     for row in rows:
-        if largest - slack > row[0]:
-            wanted_late.append((row[3], largest - slack - row[0]))
+        if max_event_time - slack > row[0]:
+            wanted_late.append((row[3], max_event_time - slack - row[0]))
         else:
             wanted.append(row)
-        largest = max(largest, row[0])
+        max_event_time = max(max_event_time, row[0])
     out, late, watermarks = released(cut(rows, sizes), Buffer(columns=0, slack_ms=(slack,)))
     assert out == sorted(wanted)
     assert late == wanted_late

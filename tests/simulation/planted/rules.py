@@ -85,7 +85,7 @@ def changed_parameters_wait_for_a_publish() -> Patching:
     is_due = migration.is_due
 
     def patient(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
-        return standing.book != wanted.book and is_due(standing, wanted, watermark)
+        return standing.ruleset_change != wanted.ruleset_change and is_due(standing, wanted, watermark)
 
     return patch.object(migration, "is_due", patient)
 

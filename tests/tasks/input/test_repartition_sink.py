@@ -1,4 +1,4 @@
-"""What a stream that is idle tells later stages: how often, up to when, and that it is silent then."""
+"""What a stream that is idle tells later stages: how often, up to when, and that it is idle then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from samovar.changelog.formats.forwarded import heads_of
 from samovar.changelog.formats.record import EmittedWatermark
 from samovar.native.kernel import joined
 from samovar.patterns.engine.order import NO_TIME
-from samovar.tasks.input.repartition_sink import ONE_KEY, TELL_EVERY_MS, TELL_PART, RepartitionSink, State
+from samovar.tasks.input.repartition_sink import MARK_INTERVAL_MS, MARK_INTERVAL_PART, ONE_KEY, RepartitionSink, State
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import Forward, InputSpec
 
@@ -23,73 +23,73 @@ FORWARD = Forward(stage="by-u", stream="use", field="u", topic="s-use-by-u", par
 END = SLACK + LASTING + 1  # after the last event: nobody waits for it any more
 
 
-def sink(forward: Forward = FORWARD, largest: int = T0, told: EmittedWatermark | None = None) -> RepartitionSink:
+def sink(forward: Forward = FORWARD, max_event_time: int = T0, told: EmittedWatermark | None = None) -> RepartitionSink:
     """Of a stream whose last event was at T0, and which stands at its end since the clock was 0."""
     stream_source = StreamSource([InputSpec(stream="use", topic="t", key="u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
-    stream_source.buffer.largest[0, 0] = largest
+    stream_source.buffer.max_event_time[0, 0] = max_event_time
     found = RepartitionSink([forward], stream_source, 0, {} if told is None else {forward.topic: told}, lambda *_: 0)
-    stream_source.stand("use", True, 0)
+    stream_source.observe_end("use", True, 0)
     return found
 
 
-def look(found: RepartitionSink, now_ms: int) -> State | None:
+def due_watermarks(found: RepartitionSink, now_ms: int) -> State | None:
     """What is told at this time of the clock; None where there is nothing."""
-    found.source.stand("use", True, now_ms)
-    if not found.look(now_ms):
+    found.source.observe_end("use", True, now_ms)
+    if not found.due_watermarks(now_ms):
         assert found.appends() == []
         return None
     appends = found.appends()
     assert [(each.topic, each.partition, len(each.records)) for each in appends] == [
         ("s-use-by-u", at, 1) for at in range(3)
     ]
-    return found.outlets[0].told
+    return found.outputs[0].emitted
 
 
 def test_it_tells_its_time_once_a_second_until_nobody_waits_for_it() -> None:
     found = sink()
-    assert look(found, 0) == State(T0, False)
-    assert look(found, IDLE + TELL_EVERY_MS - 1) is None
-    assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + TELL_EVERY_MS, False)
-    assert look(found, IDLE + 2 * TELL_EVERY_MS - 1) is None
-    assert look(found, IDLE + END - 1) == State(T0 + END - 1, False)
-    assert look(found, IDLE + END) == State(T0 + END, True)
-    assert look(found, IDLE + 2 * END) is None
+    assert due_watermarks(found, 0) == State(T0, False)
+    assert due_watermarks(found, IDLE + MARK_INTERVAL_MS - 1) is None
+    assert due_watermarks(found, IDLE + MARK_INTERVAL_MS) == State(T0 + MARK_INTERVAL_MS, False)
+    assert due_watermarks(found, IDLE + 2 * MARK_INTERVAL_MS - 1) is None
+    assert due_watermarks(found, IDLE + END - 1) == State(T0 + END - 1, False)
+    assert due_watermarks(found, IDLE + END) == State(T0 + END, True)
+    assert due_watermarks(found, IDLE + 2 * END) is None
 
 
 def test_a_silent_one_that_a_custom_task_reads_tells_its_time_the_more_rarely_the_longer_it_is_idle() -> None:
     found = sink(replace(FORWARD, endless=True))
-    assert look(found, 0) == State(T0, False)
-    assert look(found, IDLE + END) == State(T0 + END, True)
+    assert due_watermarks(found, 0) == State(T0, False)
+    assert due_watermarks(found, IDLE + END) == State(T0 + END, True)
     told, ms, steps = T0 + END, END, list[int]()
     while len(steps) < 20:
         ms += 100
-        state = look(found, IDLE + ms)
+        state = due_watermarks(found, IDLE + ms)
         if state is not None:
             assert state == State(T0 + ms, True)
-            steps.append(state.largest - told)
-            told = state.largest
-    assert steps[:10] == [TELL_EVERY_MS] * 10
+            steps.append(state.max_event_time - told)
+            told = state.max_event_time
+    assert steps[:10] == [MARK_INTERVAL_MS] * 10
     ms = 6_000_000
-    assert look(found, IDLE + ms) == State(T0 + ms, True)
-    assert look(found, IDLE + ms + ms // TELL_PART - 100) is None
-    assert look(found, IDLE + ms + ms // TELL_PART * 102 // 100) is not None
+    assert due_watermarks(found, IDLE + ms) == State(T0 + ms, True)
+    assert due_watermarks(found, IDLE + ms + ms // MARK_INTERVAL_PART - 100) is None
+    assert due_watermarks(found, IDLE + ms + ms // MARK_INTERVAL_PART * 102 // 100) is not None
 
 
 def test_a_stream_that_never_had_an_event_is_silent_once_it_is_idle() -> None:
-    found = sink(largest=NO_TIME)
-    assert look(found, IDLE - 1) is None
-    assert look(found, IDLE) == State(NO_TIME, True)
-    assert look(found, 2 * IDLE) is None
+    found = sink(max_event_time=NO_TIME)
+    assert due_watermarks(found, IDLE - 1) is None
+    assert due_watermarks(found, IDLE) == State(NO_TIME, True)
+    assert due_watermarks(found, 2 * IDLE) is None
 
 
 @pytest.mark.parametrize("before", [0, 2_500])
 def test_what_was_told_before_a_restart_counts(before: int) -> None:
     """Event time of later stages does not stand still until this process has been idle for as long again."""
     found = sink(told=EmittedWatermark(0, T0 + before, False))
-    assert look(found, 0) is None
-    assert look(found, IDLE + TELL_EVERY_MS - 1) is None
-    assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + before + TELL_EVERY_MS, False)
-    assert found.told() == {"s-use-by-u": EmittedWatermark(0, T0 + before + TELL_EVERY_MS, False)}
+    assert due_watermarks(found, 0) is None
+    assert due_watermarks(found, IDLE + MARK_INTERVAL_MS - 1) is None
+    assert due_watermarks(found, IDLE + MARK_INTERVAL_MS) == State(T0 + before + MARK_INTERVAL_MS, False)
+    assert found.emitted() == {"s-use-by-u": EmittedWatermark(0, T0 + before + MARK_INTERVAL_MS, False)}
 
 
 # ---------------------------------------------------------------- events
@@ -110,7 +110,7 @@ def forwarded(forward: Forward, given: RecordBlock, before: int = 0) -> tuple[li
     stream_source = StreamSource([InputSpec(stream="use", topic="t", key="card", slack_ms=SLACK)], ("card", "u"), 0)
     told = {forward.topic: EmittedWatermark(0, None, False)}
     found = RepartitionSink([forward], stream_source, 0, told, lambda *_: before)
-    unkeyed = found.take("use", given, stream_source.feed(given))
+    unkeyed = found.forward("use", given, stream_source.feed(given))
     pairs = [pair for each in found.appends() if each.partition is None for pair in each.records]
     return [(key, int(heads_of(joined([value or b""]))["offset"][0])) for key, value in pairs], unkeyed
 

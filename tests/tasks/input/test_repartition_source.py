@@ -40,7 +40,7 @@ def values(random_: random.Random, count: int) -> list[Value]:
     for _ in range(count):
         place = random_.choice(list(now))
         stream, partition = place
-        match random_.choice(("event", "event", "event", "mark", "raise", "silent", "again")):
+        match random_.choice(("event", "event", "event", "mark", "raise", "idle", "again")):
             case "event":
                 now[place] += random_.choice((0, 1, 10, 40))
                 time = now[place] - random_.choice((0, 0, 5, 15, 60))
@@ -54,7 +54,7 @@ def values(random_: random.Random, count: int) -> list[Value]:
             case "raise":
                 now[place] += 30
                 found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], now[place], False, 0))))
-            case "silent":
+            case "idle":
                 told = random_.choice((now[place], NO_TIME))
                 found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], told, True, 0))))
             case "again":
@@ -110,8 +110,8 @@ class Run:
         self.source = RepartitionSource(SPECS, ("u",), 0, MANY_MARKS)
         self.source.resume(position)
         for stream, stored in position.inputs.items():
-            if stored.safe < stored.next:
-                self.source.recover(stream, [self.records(stream, stored.safe)], stored)
+            if stored.replay_from < stored.next:
+                self.source.recover(stream, [self.records(stream, stored.replay_from)], stored)
             else:
                 self.source.sources[stream].next = stored.next
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.record import Input, Position
+from samovar.changelog.formats.record import InputPosition, Position
 from samovar.changelog.log import Append, Bounds, Delivery, Topic, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from samovar.tasks.input.startup_checks import (
@@ -25,7 +25,9 @@ from tests.simulation.memory_log import MemoryLog
 
 AT = TopicPartition("t", 0)
 SPEC = InputSpec(stream="use", topic="t", key="card")
-POSITION = Position(None, {"use": Input("t", "id", 10, 5)}, ("use",), {}, journal=2, changelog="c1", journal_id="j1")
+POSITION = Position(
+    None, {"use": InputPosition("t", "id", 10, 5)}, ("use",), {}, journal=2, changelog="c1", journal_id="j1"
+)
 
 
 def refused_as(code: str | None) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.point_in_time import rebuild_at
-from samovar.tasks.replay.rebuild import Rebuilt, Until
+from samovar.tasks.replay.rebuild import RebuildResult, ReplayEnd
 from tests.simulation.scenario import START_MS, Publish, Settle
 from tests.simulation.test_found import SINGLE, record, scenario
 from tests.simulation.world import World
@@ -14,11 +14,11 @@ from tests.simulation.world import World
 OTHER = SINGLE.replace("maxspan=5s", "maxspan=6s")
 
 
-def state_at(world: World, moment_ms: int) -> Rebuilt:
+def state_at(world: World, moment_ms: int) -> RebuildResult:
     """Of the only partition, from all that was processed."""
     plan = world.plans()[0]
     ends = {spec.stream: world.broker.topic(spec.topic).logs[0].end for spec in plan.inputs}
-    return rebuild_at(world.client, plan, 0, MemoryStore(), Until(ends), START_MS + moment_ms, lambda _: None)
+    return rebuild_at(world.client, plan, 0, MemoryStore(), ReplayEnd(ends), START_MS + moment_ms, lambda _: None)
 
 
 def test_rules_that_came_after_the_moment_are_not_at_work(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_stream_that_was_silent_then_holds_no_moment_back(tmp_path: Path) -> N
         world.clock.pass_ms(1_000)
         world.take(Settle())
     kinds = [entry.kind for entry in world.observed().journals["", 0]]
-    assert "silent" in kinds
+    assert "idle" in kinds
     rebuilt = state_at(world, 10_000)
-    assert rebuilt.position.inputs["right"].silent
+    assert rebuilt.position.inputs["right"].idle
     assert rebuilt.position.inputs["left"].next == 1

@@ -9,11 +9,11 @@ import pytest
 
 from samovar.changelog.formats.record import (
     BOOK,
-    FOLLOWING,
+    CHECKPOINT,
     POSITION,
     STORM,
     USER,
-    Input,
+    InputPosition,
     Position,
     pack_position,
     store_prefix,
@@ -36,7 +36,9 @@ from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 
 ROWS = [store_prefix(key, "rule") + b"\0" for key in (b"a", b"b", b"c")]
-PLACE = Position(5, {"use": Input("t", "id", 10, 5, 3)}, ("use",), {"r": "1"}, 2, book=1, changelog="c1")
+PLACE = Position(
+    5, {"use": InputPosition("t", "id", 10, 5, 3)}, ("use",), {"r": "1"}, 2, ruleset_change=1, changelog="c1"
+)
 
 
 def store_of(*pairs: tuple[bytes, bytes]) -> MemoryStore:
@@ -48,7 +50,7 @@ def store_of(*pairs: tuple[bytes, bytes]) -> MemoryStore:
 def test_what_is_missing_other_or_too_much_and_the_position_last() -> None:
     a, b, c = ROWS
     wanted = store_of((POSITION, b"new"), (a, b"1"), (b, b"2"), (USER, b"1"), (STORM, b"1"), (BOOK, b"1"))
-    there = store_of((POSITION, b"old"), (a, b"1"), (b, b"1"), (c, b"1"), (FOLLOWING, b"local"))
+    there = store_of((POSITION, b"old"), (a, b"1"), (b, b"1"), (c, b"1"), (CHECKPOINT, b"local"))
     assert changes_between(wanted, there) == [
         (b, b"2"), (USER, b"1"), (STORM, b"1"), (BOOK, b"1"), (c, None), (POSITION, b"new"),
     ]  # fmt: skip
@@ -68,7 +70,7 @@ def test_rows_of_equal_states_are_taken_from_the_changelog(same_place: bool) -> 
 
 
 def test_two_positions_are_alike_but_for_how_far_back_is_read_again() -> None:
-    read_more = replace(PLACE, inputs={"use": Input("t", "id", 10, 1, 2)})
+    read_more = replace(PLACE, inputs={"use": InputPosition("t", "id", 10, 1, 2)})
     assert is_same_position(PLACE, read_more)
     assert is_same_position(PLACE, replace(PLACE, changelog="", service="s"))
     assert is_same_position(replace(PLACE, changelog=""), PLACE)
@@ -76,12 +78,12 @@ def test_two_positions_are_alike_but_for_how_far_back_is_read_again() -> None:
     assert not is_same_position(PLACE, None)
     assert not is_same_position(None, PLACE)
     for other in (
-        replace(PLACE, inputs={"use": Input("t", "id", 11, 5, 3)}),
-        replace(PLACE, inputs={"use": Input("t", "id2", 10, 5, 3)}),
+        replace(PLACE, inputs={"use": InputPosition("t", "id", 11, 5, 3)}),
+        replace(PLACE, inputs={"use": InputPosition("t", "id2", 10, 5, 3)}),
         replace(PLACE, watermark=6),
         replace(PLACE, rules={"r": "2"}),
         replace(PLACE, journal=3),
-        replace(PLACE, book=2),
+        replace(PLACE, ruleset_change=2),
         replace(PLACE, rewinding=True),
         replace(PLACE, changelog="c2"),
     ):
@@ -94,7 +96,7 @@ def test_the_offset_of_a_shared_input_is_never_raised(committed: int | None, off
     log.create([TopicSpec("t", 1), TopicSpec("own", 1)])
     if committed is not None:
         log.set_committed("g", {at: committed, own: 3})
-    place = replace(PLACE, inputs={**PLACE.inputs, "own": Input("own", "id", 4, 4)})
+    place = replace(PLACE, inputs={**PLACE.inputs, "own": InputPosition("own", "id", 4, 4)})
     found = repaired_offsets(log, "g", place, 0, {"t"})
     assert found == ({own: 4} if offset is None else {own: 4, at: offset})
 

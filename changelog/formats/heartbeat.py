@@ -170,9 +170,12 @@ def send_heartbeat(log: Log, service: str, metadata: MemberMetadata) -> None:
     )
 
 
-def send_tombstone(log: Log, service: str, slot: int) -> None:
-    """Say that a container is no more."""
-    log.append([Append(topic=topic_of(service), records=[(b"%d" % slot, None)], partition=0)])
+def send_tombstone(log: Log, service: str, slot: int, host: str, pid: int) -> None:
+    """Say that a container is no more, unless another process tells of the slot by now."""
+    told, _ = heartbeats(log, service, slot)
+    last = told[-1] if told else None
+    if last is not None and (last.host, last.pid) == (host, pid):
+        log.append([Append(topic=topic_of(service), records=[(b"%d" % slot, None)], partition=0)])
 
 
 def read_heartbeats(log: Log, service: str) -> dict[int, HeartbeatRecord]:

@@ -59,8 +59,9 @@ def container_of(
     plans = plans_of(settings, partitions)
     refuse_misplaced(log, settings, plans, partitions)
     watch = PublishedRuleSource(log, settings, plans, partitions, tell)
-    claim = SlotClaim(log, settings.service, slot)
-    return Container(plans, log, slot, config_of(settings), clock or SystemClock(), tell, watch, claim)
+    clock = clock or SystemClock()
+    claim = SlotClaim(log, settings.service, slot, clock=clock)
+    return Container(plans, log, slot, config_of(settings), clock, tell, watch, claim)
 
 
 def refuse_unwritable(settings: ServiceFile) -> None:

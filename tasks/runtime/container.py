@@ -139,7 +139,7 @@ class Container:
                 while not self._stopped.is_set():
                     wait_s = self.step()
                     if wait_s:
-                        self.clock.wait(wait_s, self._stopped)
+                        self._wait(wait_s)
                     if on_cycle is not None:
                         on_cycle(self.status())
                     if until_caught_up and (self.caught_up() or self._has_no_task()) and self._all_caught_up():
@@ -158,14 +158,19 @@ class Container:
         """Refuse a slot that another container has. A log that does not answer is asked again, as in the loop."""
         if self._claim is None:
             return
-        self._claim.wait = self._stopped.wait
+        self._claim.wait = self._wait
         while not self._stopped.is_set():
             try:
                 self._claim.acquire()
             except (Fenced, CommitUnknown, LogUnavailable) as error:
-                self.clock.wait(self._rejoin(error), self._stopped)
+                self._wait(self._rejoin(error))
             else:
                 return
+
+    def _wait(self, seconds: float) -> bool:
+        """Let time pass; whether it is to stop."""
+        self.clock.wait(seconds, self._stopped)
+        return self._stopped.is_set()
 
     def _has_no_task(self) -> bool:
         """And gets none: others have all partitions."""

@@ -95,7 +95,7 @@ class HeartbeatReporter:
             self._wake.clear()
         if self.latest is not None:
             with suppress(Refused, LogUnavailable, Fenced):
-                heartbeat.send_tombstone(self._log, self._service, self.latest.slot)
+                heartbeat.send_tombstone(self._log, self._service, self.latest.slot, self._host, self._pid)
 
     def report(self) -> None:
         """Tell what was seen last."""

@@ -70,11 +70,11 @@ class SlotClaim:
         self._is_claimed = True
 
     def release(self) -> None:
-        """Say that the slot is free, if it was ours."""
+        """Say that the slot is free, if it is ours."""
         if self._is_claimed:
             self._is_claimed = False
             with suppress(Refused, LogUnavailable, Fenced):
-                heartbeat.send_tombstone(self._log, self._service, self._slot)
+                heartbeat.send_tombstone(self._log, self._service, self._slot, self.host, self.pid)
 
     def _wait_for_others(self) -> int | None:
         """Wait until none tells of itself; the offset from which on others may have since. None: it is to stop."""

@@ -10,11 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
-from samovar.changelog.formats.journal import JournalEntry, unpack_entry
+from samovar.changelog.formats.journal import REWIND, SCHEMA, JournalEntry, is_void, unpack_entry
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.partitioner import key_text, partition_of
+from samovar.changelog.schema_registry import ASK_AGAIN_S
 from samovar.common.wire import from_wire
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.semantics.versioning import history_ms
@@ -27,12 +29,14 @@ from samovar.tasks.input.placement import checked_streams
 from samovar.tasks.model.plan import MAIN, InputSpec, Plan, PublishedRule
 from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from samovar.tasks.replay.repair import logged_rows
+from samovar.tasks.rules.crash_marks import ENDED_MOST
 from samovar.tasks.rules.migration import rule_of
 from samovar.tasks.rules.replay_dedup import dedup_rows
 from tests import oracle
 from tests.faults.comparing import at_places, rounded
+from tests.simulation.avro_events import decoded, schema_of
 from tests.simulation.counting import TASK, expected_counts, text_of
-from tests.simulation.scenario import MOST_AHEAD_MS
+from tests.simulation.scenario import MOST_AHEAD_MS, event_of
 
 Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
 Match: TypeAlias = dict[str, Any]
@@ -47,16 +51,6 @@ def require(holds: bool, promise: str, *details: object) -> None:
         raise Broken("\n  ".join([promise, *map(str, details)]))
 
 
-def event_of(value: bytes | None) -> dict[str, Any] | None:
-    """What a record says, where a reader can take it: an object with a time and a type."""
-    try:
-        event = json.loads(value or b"")
-    except ValueError:
-        return None
-    is_whole = isinstance(event, dict) and isinstance(event.get("ts"), int) and isinstance(event.get("type"), str)
-    return event if is_whole else None
-
-
 @dataclass(frozen=True)
 class InputRecord:
     """A record as it was produced, and what is wrong with it."""
@@ -66,10 +60,11 @@ class InputRecord:
     value: bytes | None
     time_ms: int  # when the log got it
     key: bytes | None = None
+    is_avro: bool = False
 
-    @property
+    @cached_property
     def event(self) -> dict[str, Any] | None:
-        return event_of(self.value)
+        return decoded(self.value) if self.is_avro else event_of(self.value)
 
 
 @dataclass(frozen=True)
@@ -106,6 +101,8 @@ class Observed:
     letters: Sequence[Letter] = ()  # late and dead ones
     heard: Mapping[tuple[str, int], Sequence[tuple[int, int]]] = field(default_factory=dict)  # looks at inputs' ends
     storm: tuple[int, int] | None = None  # of all rules: alerts and ms
+    registered_ms: Mapping[int, int] = field(default_factory=dict)  # schemas of the registry, and since when
+    has_snapshots: bool = True
     positions: dict[tuple[str, int], Position] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -197,16 +194,52 @@ def check_letters(seen: Observed) -> None:
         require(is_same, "a letter is the record as it came", record, letter)
 
 
-def expected_dead(seen: Observed) -> tuple[set[Place], set[Place]]:
-    """Records that no reader can take, and records that are in the wrong partition."""
-    bad, misplaced = set(), set()
+def expected_dead(seen: Observed, stage: str = MAIN) -> tuple[set[Place], set[Place]]:
+    """Records that no reader can take, or that a stage knew no schema of, and records that are in the wrong
+    partition.
+    """
+    bad, misplaced = unknown_to(seen, stage), set()
     for record in seen.inputs:
         event = record.event
+        if record.place in bad:
+            continue
         if event is None or (key := key_text(event.get("u"))) is None or event["ts"] - record.time_ms > MOST_AHEAD_MS:
             bad.add(record.place)
         elif partition_of(key, seen.partitions) != record.place[1]:
             misplaced.add(record.place)
     return bad, misplaced
+
+
+def unknown_to(seen: Observed, stage: str) -> set[Place]:
+    """Records whose schemas were unknown to a stage when it took them, as its journal says."""
+    found: set[Place] = set()
+    for record in seen.inputs:
+        if record.is_avro and (number := schema_of(record.value)) is not None:
+            turns = [
+                entry.facts["known"]
+                for entry in seen.journals.get((stage, record.place[1]), ())
+                if entry.kind == SCHEMA
+                and (entry.facts["stream"], entry.facts["schema"]) == (record.stream, number)
+                and entry.inputs[record.stream] <= record.place[2]
+            ]
+            if turns and not turns[-1]:
+                found.add(record.place)
+    return found
+
+
+def check_schemas(seen: Observed) -> None:
+    """A schema is unknown as long as it is not registered, and for as long as nobody asks again."""
+    if seen.was_rewound or not any(each.is_avro for each in seen.inputs):
+        return
+    unknown = unknown_to(seen, MAIN)
+    for record in seen.inputs:
+        number = schema_of(record.value) if record.is_avro else None
+        if number is None or record.event is None:
+            continue
+        since_ms = seen.registered_ms.get(number)
+        is_unknown = record.place in unknown
+        is_right = is_unknown if since_ms is None else not is_unknown or record.time_ms <= since_ms + ASK_AGAIN_S * 1000
+        require(is_right, "a schema is known once it is registered, and not before", record, since_ms)
 
 
 def expected_late(seen: Observed, dead: set[Place], stage: str = MAIN) -> dict[Place, int]:
@@ -315,6 +348,65 @@ def check_rules_taken(seen: Observed) -> None:
             change = taken[-1].facts.get("change") if taken else None
             is_right = wanted is None or change == wanted or seen.was_rewound
             require(is_right, f"stage `{plan.stage}` takes the newest rules", partition, change, wanted)
+            if taken and plan.task is None and not seen.was_rewound:
+                check_versions(plan, partition, [from_wire(PublishedRule, each) for each in taken[-1].facts["rules"]])
+
+
+def check_versions(plan: Plan, partition: int, taken: Sequence[PublishedRule]) -> None:
+    """Rules have the parameters and lists of now; what was taken out may be of an earlier version."""
+    quarantined = {rule.id for rule in (*plan.rules, *taken) if rule.quarantined is not None}
+    wanted, found = (
+        {rule.id: rule.version for rule in rules if not rule.drains and rule.id not in quarantined}
+        for rules in (plan.rules, taken)
+    )
+    require(wanted == found, f"stage `{plan.stage}` has the rules of now", partition, wanted, found)
+
+
+def check_crashes(seen: Observed, ended: Mapping[str, int]) -> None:
+    """A rule is taken out for crashes where the process ended often enough while an event of it took much."""
+    for place, entries_ in seen.journals.items():
+        for entry in entries_:
+            told = entry.facts.get("quarantine") if entry.kind == "rules" else None
+            if told is not None and "the process ended" in told["reason"]:
+                is_right = ended[told["rule"]] >= ENDED_MOST
+                require(is_right, "a rule is taken out when it ended the process three times", place, told, ended)
+
+
+# ---------------------------------------------------------------- rewinds
+
+
+def check_rewinds(seen: Observed) -> None:
+    """A rewind voids the entries of its journal that were after its moment, and no others. One that began with a
+    snapshot keeps those before it, by which a stream may have been past the moment. Not looked at where source
+    partitions pass the moment one by one, in stages that read repartition topics.
+    """
+    for plan in seen.plans:
+        if any(spec.is_forwarded for spec in plan.inputs):
+            continue
+        slack_ms = {spec.stream: spec.slack_ms for spec in plan.inputs}
+        for partition in range(seen.partitions):
+            standing: list[JournalEntry] = []
+            for entry in seen.journals[plan.stage, partition]:
+                if entry.kind == REWIND:
+                    for each in standing:
+                        is_right = each.kind == REWIND or is_after(each, entry, slack_ms) == is_void(each.number, entry)
+                        is_right = is_right or (seen.has_snapshots and not is_void(each.number, entry))
+                        require(is_right, f"a rewind voids what was after it ({plan.stage}, {partition})", each, entry)
+                    standing = [
+                        replace(each, inputs={name: min(at, entry.inputs[name]) for name, at in each.inputs.items()})
+                        for each in standing
+                        if not is_void(each.number, entry)
+                    ]
+                standing.append(entry)
+
+
+def is_after(entry: JournalEntry, rewind: JournalEntry, slack_ms: Mapping[str, int]) -> bool:
+    """Whether it happened after the moment of a rewind: by its event time, or by where its stream was."""
+    moment_ms, stream = rewind.facts["to"], entry.facts.get("stream")
+    if stream is None:
+        return entry.watermark is not None and entry.watermark > moment_ms
+    max_event_time = entry.facts.get("max_event_time", NO_TIME)
+    return entry.inputs[stream] > rewind.inputs[stream] or max_event_time - slack_ms[stream] > moment_ms
 
 
 # ---------------------------------------------------------------- alerts
@@ -403,6 +495,7 @@ class Version:
     begins_at: Mapping[str, int]  # offsets of the streams
     ends_ms: int | None = None
     muted_until_ms: int | None = None
+    warm_from: Mapping[str, int] | None = None  # offsets of the streams from which on its history was folded
     is_comparable: bool = True  # with what the oracle says about events from then on
 
     def is_given(self, record: InputRecord) -> bool:
@@ -410,6 +503,12 @@ class Version:
         time_ms = NO_TIME if record.event is None else record.event["ts"]
         is_read = len(self.begins_at) == 1 and record.place[2] < self.begins_at[record.stream]
         return time_ms > self.begins_ms or (time_ms == self.begins_ms and not is_read)
+
+    def is_folded(self, record: InputRecord) -> bool:
+        """Whether it is part of the history that the version began with."""
+        if self.warm_from is None or record.place[1] != self.partition or self.is_given(record):
+            return False
+        return self.warm_from[record.stream] <= record.place[2] < self.begins_at[record.stream]
 
 
 def check_published(seen: Observed, *, is_end: bool) -> None:
@@ -459,11 +558,41 @@ def versions_of(seen: Observed, partition: int) -> list[Version]:
                 continue
             if before is not None:
                 ended.append(ending(at_work.pop(text.id), now_ms, draining))
-            is_comparable = f"{text.id}@{text.version}" not in taken_over and "warm" not in entry.facts
-            at_work[text.id] = Version(text, partition, now_ms, entry.inputs, None, text.alerts_from_ms, is_comparable)
+            warm = entry.facts.get("warm", {"rules": ()})
+            version = Version(
+                text, partition, now_ms, entry.inputs, None, text.alerts_from_ms,
+                warm["from"] if text.id in warm["rules"] else None,
+                f"{text.id}@{text.version}" not in taken_over,
+            )  # fmt: skip
+            at_work[text.id] = replace(version, is_comparable=version.is_comparable and is_plain(seen, version))
         gone = at_work.keys() - {each.id for each in texts if not each.drains and each.quarantined is None}
         ended += [ending(at_work.pop(name), now_ms, draining) for name in sorted(gone)]
     return [*ended, *at_work.values()]
+
+
+def is_plain(seen: Observed, version: Version) -> bool:
+    """Whether nothing was put aside in its history that it may judge otherwise: by partition or by schema."""
+    _, misplaced = expected_dead(seen)
+    doubtful = misplaced | unknown_to(seen, MAIN)
+    return not any(record.place in doubtful and version.is_folded(record) for record in seen.inputs)
+
+
+def late_in_history(seen: Observed, version: Version, dead: Collection[Place]) -> set[Place]:
+    """Records of a version's history that are behind those before them there: nothing else is known of its past."""
+    slack_ms = {spec.stream: spec.slack_ms for spec in seen.plans[0].inputs}
+    max_event_time: dict[str, int] = {}
+    late: set[Place] = set()
+    for record in seen.inputs:
+        start = None if version.warm_from is None else version.warm_from[record.stream]
+        is_read = start is not None and start <= record.place[2] < version.begins_at[record.stream]
+        if record.place[1] != version.partition or not is_read or record.place in dead:
+            continue
+        assert record.event is not None
+        time, most = record.event["ts"], max_event_time.get(record.stream, NO_TIME)
+        if time < most - slack_ms[record.stream]:
+            late.add(record.place)
+        max_event_time[record.stream] = max(time, most)
+    return late
 
 
 def ending(version: Version, now_ms: int, draining: Collection[tuple[str, str]]) -> Version:
@@ -484,6 +613,8 @@ def matches_of(
         at = match["at"]
         ends_ms = version.ends_ms
         is_in_time = ends_ms is None or at < ends_ms or (not is_due and at == ends_ms)
+        if version.warm_from is not None:  # what it finds in the past is told to nobody
+            is_in_time = is_in_time and (at > version.begins_ms or (not is_due and at == version.begins_ms))
         is_muted = version.muted_until_ms is not None and at < version.muted_until_ms
         is_past = not is_due or ends_ms is not None or is_end or at < watermark
         if is_in_time and is_past and not is_muted:
@@ -510,11 +641,18 @@ def expected_matches(
     aside = {place_of(headers) for headers in (*seen.late, *seen.dead) if stage_of(headers) in (MAIN, stage)}
     parts: Iterable[int | None] = range(seen.partitions) if stage == MAIN else (None,)
     parts = parts if version is None else [version.partition]
+    past: set[Place] = set()  # that the version folded; what was late then may be in time there
+    if version is not None and version.warm_from is not None:
+        dead = {place_of(headers) for headers in seen.dead if stage_of(headers) == MAIN}
+        past = {each.place for each in seen.inputs if each.place not in dead and version.is_folded(each)}
+        past -= late_in_history(seen, version, dead)
     found: list[tuple[int | None, Match]] = []
     for partition in parts:
         records = [each for each in seen.inputs if partition is None or each.place[1] == partition]
         events = [
-            None if each.place in aside or (version is not None and not version.is_given(each)) else each.event
+            each.event
+            if each.place in past or (each.place not in aside and (version is None or version.is_given(each)))
+            else None
             for each in records
         ]
         places = [list(each.place) for each in records]
@@ -546,7 +684,7 @@ def check_counts(seen: Observed, *, is_end: bool) -> None:
     if seen.was_rewound or all(plan.stage != TASK for plan in seen.plans):
         return
     # A stage has its own event time; a letter is written once, by whichever stage comes first.
-    bad, misplaced = expected_dead(seen)
+    bad, misplaced = expected_dead(seen, TASK)
     aside = bad | misplaced | expected_late(seen, bad | misplaced, TASK).keys()
     expected: Counter[str] = Counter()
     for partition in range(seen.partitions):

@@ -15,12 +15,16 @@ from typing import Any, TypeAlias
 
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.failpoints import POINTS
+from samovar.patterns.rulefile.rule_file import load_text
+from samovar.patterns.semantics.versioning import history_ms
+from tests.simulation.avro_events import URL, encoded
 from tests.support.random_rule_texts import has_overlap_any
 from tests.support.random_rules import KEYS, TYPES, random_fields, random_rule, types_of
 from tests.support.tunables import RANGES
 
 START_MS = 1_700_000_000_000
 MOST_AHEAD_MS = 3_600_000  # of the log's time, that an event may be
+LONG_AGO_MS = 3_600_000  # before any event
 MANY_KEYS: list[Any] = [f"k{number}" for number in range(12)]  # more than a task holds in memory
 # In the service file these are settings of their own, or they only matter to the embedded log and to Spark.
 NOT_DRAWN = frozenset(
@@ -119,6 +123,24 @@ class Publish:
     text: str = ""
     drain: bool = False
     shadow: bool = False
+    warm_ms: int | None = None  # before now, from when on its history is folded
+
+
+@dataclass(frozen=True)
+class ChangeParam:
+    """The service file has another value for the parameter `least`; some containers are restarted with it at once, the
+    others before the next rest.
+    """
+
+    least: int
+    restarted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Register:
+    """The schema registry gets a schema."""
+
+    schema: int
 
 
 @dataclass(frozen=True)
@@ -153,6 +175,7 @@ class Recover:
     what: str  # rewind, source
     back_ms: int = 0
     damage: int | None = None  # seed: before that, writes of the changelogs are lost
+    reads: bool = False  # the moment is before what the changelog has, and not before what was last checked
 
 
 @dataclass(frozen=True)
@@ -169,6 +192,8 @@ Step: TypeAlias = (
     | Stop
     | Maintain
     | Publish
+    | ChangeParam
+    | Register
     | ChangeList
     | Grow
     | Recreate
@@ -193,6 +218,8 @@ class Scenario:
     transaction_ms: int = 10_000
     tunables: Mapping[str, int] = field(default_factory=dict)
     event_work: int | None = None  # of a step's budget
+    slots: tuple[int, ...] = ()  # of all containers, where they claim them; two may have the same
+    crashes: str | None = None  # a rule: the process ends where one of its events takes much
 
     def without(self, steps: set[int]) -> Scenario:
         """The same with some steps left out."""
@@ -243,7 +270,10 @@ def draw(seed: int) -> Scenario:
         transaction_ms=random_.choice((10_000, 60_000)),
     )  # fmt: skip
     scenario = replace(scenario, steps=tuple(draw_steps(random_, scenario)))
-    return with_rarities(Random(f"rarities of {seed}"), scenario)
+    scenario = with_rarities(Random(f"rarities of {seed}"), scenario)
+    for part in PARTS:
+        scenario = part(Random(f"{part.__name__} of {seed}"), scenario)
+    return scenario
 
 
 # ---------------------------------------------------------------- rules
@@ -428,6 +458,16 @@ def draw_records(course: Course, count: int, keys: list[Any], types: list[str]) 
         yield Produce(stream, own, records)
 
 
+def event_of(value: bytes | None) -> dict[str, Any] | None:
+    """What a record says, where a reader can take it: an object with a time and a type."""
+    try:
+        event = json.loads(value or b"")
+    except ValueError:
+        return None
+    is_whole = isinstance(event, dict) and isinstance(event.get("ts"), int) and isinstance(event.get("type"), str)
+    return event if is_whole else None
+
+
 # ---------------------------------------------------------------- what is rare
 
 LISTS: dict[str, tuple[Any, ...]] = {
@@ -460,9 +500,9 @@ def with_rarities(random_: Random, scenario: Scenario) -> Scenario:
     return scenario
 
 
-def with_step(random_: Random, scenario: Scenario, step: Step) -> Scenario:
+def with_step(random_: Random, scenario: Scenario, *steps: Step) -> Scenario:
     at = random_.randrange(len(scenario.steps))
-    return replace(scenario, steps=(*scenario.steps[:at], step, *scenario.steps[at:]))
+    return replace(scenario, steps=(*scenario.steps[:at], *steps, *scenario.steps[at:]))
 
 
 def published_otherwise(random_: Random, step: Step) -> Step:
@@ -486,3 +526,127 @@ def grown(random_: Random, scenario: Scenario) -> Scenario:
     )
     # A service that has never started would refuse a topic that is keyed otherwise.
     return replace(scenario, steps=(*scenario.steps[:at], Settle(), Grow(stream, partitions), *later))
+
+
+# ---------------------------------------------------------------- parts that some histories have
+
+
+def in_avro(random_: Random, scenario: Scenario) -> Scenario:
+    """Some streams are in Avro; one of its two schemas is registered later than it is used, or never."""
+    if random_.random() > 0.1:
+        return scenario
+    names = [name for name in scenario.streams if random_.random() < 0.7] or [*scenario.streams]
+    avro = {"format": "avro", "registry": {"url": URL}}
+    streams = {name: {**spec, **(avro if name in names else {})} for name, spec in scenario.streams.items()}
+    steps = tuple(
+        replace(step, records=tuple((key, avro_value(random_, value)) for key, value in step.records))
+        if isinstance(step, Produce) and step.stream in names
+        else step
+        for step in scenario.steps
+    )
+    scenario = replace(scenario, streams=streams, steps=steps)
+    for _ in range(random_.choice((0, 0, 1, 3))):
+        failing = FailCall(random_.randrange(scenario.containers), "schema", 1, Failure.TIMEOUT_BEFORE)
+        scenario = with_step(random_, scenario, failing)
+    return scenario if random_.random() < 0.2 else with_step(random_, scenario, Register(2))
+
+
+def avro_value(random_: Random, value: bytes | None) -> bytes | None:
+    """What is no event stays as it is."""
+    event = event_of(value)
+    return value if event is None else encoded(event, random_.choice((1, 1, 2)))
+
+
+def with_params(random_: Random, scenario: Scenario) -> Scenario:
+    """Rules have a parameter, and its value changes with restarts."""
+    if random_.random() > 0.12:
+        return scenario
+    texts = {name: with_param(text, scenario.partitions) for name, text in scenario.rules.items()}
+    if not any("$least" in text for text in texts.values()):
+        return scenario
+    steps = tuple(
+        replace(step, text=with_param(step.text, scenario.partitions)) if isinstance(step, Publish) else step
+        for step in scenario.steps
+    )
+    scenario = replace(scenario, rules=texts, steps=steps)
+    for _ in range(random_.randint(1, 3)):
+        restarted = tuple(each for each in range(scenario.containers) if random_.random() < 0.6)
+        scenario = with_step(random_, scenario, ChangeParam(random_.randint(0, 3), restarted))
+    return scenario
+
+
+def with_param(text: str, partitions: int) -> str:
+    """The rule with a condition that names the parameter, where it can have one."""
+    changed = text.replace("where true", "where n >= $least", 1)
+    if "params:" not in text:
+        changed += "params: {least: 1}\n"
+    is_good = "where true" in text and load_text(changed).rule is not None
+    return changed if is_good and (partitions == 1 or is_keyed_by_a_field(changed)) else text
+
+
+def with_backfills(random_: Random, scenario: Scenario) -> Scenario:
+    """Some rules that are published or enabled have their history folded first; also one like those that are there."""
+    plain = [text for text in scenario.rules.values() if not has_history(text)]
+    if plain and random_.random() < 0.12:
+        text = random_.choice(plain)
+        text = text.replace(text.split("\n", 1)[0], "rule: w0", 1)
+        scenario = with_step(random_, scenario, Publish("publish", "w0", text, warm_ms=LONG_AGO_MS))
+    if random_.random() > 0.6:
+        return scenario
+    steps = tuple(
+        replace(step, warm_ms=random_.choice((0, 1_000, 5_000, 30_000, LONG_AGO_MS)))
+        if isinstance(step, Publish) and step.act != "disable" and random_.random() < 0.7
+        else step
+        for step in scenario.steps
+    )
+    return replace(scenario, steps=steps)
+
+
+def has_history(text: str) -> bool:
+    rule = load_text(text).rule
+    assert rule is not None, text
+    return history_ms(rule) > 0
+
+
+def with_a_twin(random_: Random, scenario: Scenario) -> Scenario:
+    """Containers claim their slots, and two have the same."""
+    if scenario.on_rocksdb or isinstance(scenario.steps[-1], Recreate) or random_.random() > 0.08:
+        return scenario
+    twin, slot = scenario.containers, random_.randrange(scenario.containers)
+    scenario = replace(scenario, slots=(*range(twin), slot))
+    for _ in range(random_.randint(2, 6)):
+        scenario = with_step(random_, scenario, Cycle(twin))
+    for _ in range(random_.randint(1, 4)):
+        one = random_.choice((twin, slot, slot))
+        pause = FailCall(one, random_.choice(("poll", "poll", "commit", "")), random_.choice((1, 1, 2)), Failure.PAUSE)
+        kill = Kill(one, "", 0, random_.choice((Loss.NOTHING, Loss.DISK)))
+        scenario = with_step(random_, scenario, random_.choice((pause, pause, kill)), Cycle(one), Cycle(one))
+    return scenario
+
+
+def with_crashes(random_: Random, scenario: Scenario) -> Scenario:
+    """One of the rules ends the process whenever an event takes much of its budget."""
+    if random_.random() > 0.06:
+        return scenario
+    work = random_.choice((60, 200, 600))
+    return replace(scenario, crashes=random_.choice(list(scenario.rules)), event_work=work)
+
+
+def with_rewinds(random_: Random, scenario: Scenario) -> Scenario:
+    """Rewinds go back from wherever the service stands."""
+    if not scenario.on_rocksdb or random_.random() > 0.5:
+        return scenario
+    steps = tuple(replace(step, reads=True) if isinstance(step, Recover) else step for step in scenario.steps)
+    return replace(scenario, steps=steps)
+
+
+def with_a_silent_stream(random_: Random, scenario: Scenario) -> Scenario:
+    """Of one of two streams nothing comes for a while."""
+    if len(scenario.streams) < 2 or random_.random() > 0.3:
+        return scenario
+    stream, until = random_.choice(list(scenario.streams)), random_.randrange(len(scenario.steps))
+    is_quiet = [isinstance(step, Produce) and step.stream == stream for step in scenario.steps[:until]]
+    return scenario.without({at for at, quiet in enumerate(is_quiet) if quiet})
+
+
+PARTS = (in_avro, with_params, with_backfills, with_a_twin, with_crashes, with_rewinds, with_a_silent_stream)

@@ -50,4 +50,4 @@ def with_one_container(scenario: Scenario) -> Scenario:
         replace(step, container=0) if isinstance(step, Cycle | FailCall | Kill | Stop) else step
         for step in scenario.steps
     )
-    return replace(scenario, containers=1, steps=steps)
+    return replace(scenario, containers=1, steps=steps, slots=())

@@ -160,6 +160,13 @@ def test_a_session_drains_for_as_long_as_it_goes_on() -> None:
     simulate(replace(scenario(VISIT, *steps), streams=streams))
 
 
+def test_one_that_stood_still_while_it_left_does_not_free_the_slot_of_another() -> None:
+    """Another had taken the slot meanwhile, and the next that came took it from that one without a look."""
+    streams = {"left": LEFT_AND_RIGHT["left"]}
+    steps = [Cycle(0), Cycle(0), Cycle(0), FailCall(0, "leave", 1, Failure.PAUSE), Stop(0, leaves=True), Cycle(0)]
+    simulate(replace(scenario(SINGLE, *steps), streams=streams, slots=(0, 0)))
+
+
 def test_a_task_that_was_closed_is_gone_at_once(tmp_path: Path) -> None:
     """A soak found it: with every rebalance a container grew by the states of the tasks that it had given up, because
     its loop runs without the cycle collector.

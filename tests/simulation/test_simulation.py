@@ -28,6 +28,22 @@ def test_one_seed_is_one_history() -> None:
         assert history(seed) == history(seed)
 
 
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (23, "gives way: slot"),
+        (88, "is in quarantine: the process ended 3 times"),
+        (236, "the history of w0 is folded"),
+        (142, "ChangeParam("),
+        (5, "Register(schema=2)"),
+    ],
+)
+def test_what_some_histories_have_does_happen(seed: int, what: str) -> None:
+    said: list[str] = []
+    simulate(draw(seed), said.append)
+    assert any(what in text for text in said)
+
+
 def test_histories_are_eventful(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is to be withstood does happen: otherwise all would pass, and nothing be shown."""
     said: list[str] = []

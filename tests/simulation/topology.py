@@ -22,6 +22,11 @@ def write_service(scenario: Scenario, folder: Path) -> ServiceFile:
     (folder / "rules").mkdir(parents=True)
     for name, text in scenario.rules.items():
         (folder / "rules" / f"{name}.yml").write_text(text)
+    return write_service_file(scenario, folder)
+
+
+def write_service_file(scenario: Scenario, folder: Path, **more: Any) -> ServiceFile:
+    """The service file alone, with further settings."""
     data: dict[str, Any] = {
         "service": SERVICE,
         "streams": {name: {"topic": name, **spec} for name, spec in scenario.streams.items()},
@@ -29,6 +34,7 @@ def write_service(scenario: Scenario, folder: Path) -> ServiceFile:
             name: f"{value}B" if name.endswith("_bytes") else value for name, value in scenario.tunables.items()
         },
         **scenario.settings,
+        **more,
     }
     if scenario.user_task:
         data["tasks"] = {TASK: {**SETTINGS, "streams": list(scenario.streams)}}

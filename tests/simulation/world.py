@@ -13,33 +13,46 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
+from unittest.mock import patch
 
+from samovar import __version__
+from samovar.changelog.formats.heartbeat import MemberMetadata, send_heartbeat
 from samovar.changelog.formats.journal import JournalEntry
 from samovar.changelog.formats.record import POSITION, ROW, row_parts
 from samovar.changelog.formats.rules_topic import topic_of
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
+from samovar.changelog.restore.point_in_time import last_position
+from samovar.changelog.schema_registry import Registry
 from samovar.common import failpoints
 from samovar.common.errors import LogUnavailable, Refused
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.tree import Rule
+from samovar.service.config.models import ServiceFile
 from samovar.service.recovery.restore.plan import RestoreRequest, plan_restore
 from samovar.service.recovery.restore.run import restore_all
 from samovar.service.recovery.rewind import SKIP_ALERTS, plan_rewind, rewind_all
 from samovar.service.rules import lists, publishing
 from samovar.service.runtime.running import container_of
+from samovar.service.topology import encoding
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.stores import StateLocation, site_of
 from samovar.service.topology.topics import ensure
 from samovar.state.store import Readable
+from samovar.state.task_storage import TaskStorage
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import MAIN, Plan
 from samovar.tasks.runtime.container import Container
+from samovar.tasks.runtime.heartbeat import TELL_EVERY_S
+from samovar.tasks.runtime.slot_claim import STALE_S
 from samovar.tasks.runtime.stream_task import TaskState
+from tests.simulation.avro_events import MemoryRegistry
 from tests.simulation.broker import Broker, VisibleRecord
 from tests.simulation.checks import (
     Broken,
@@ -48,9 +61,12 @@ from tests.simulation.checks import (
     Observed,
     check_alerts,
     check_counts,
+    check_crashes,
     check_idleness,
     check_put_aside,
+    check_rewinds,
     check_rules_taken,
+    check_schemas,
     check_states,
     entries,
     expected_dead,
@@ -63,6 +79,7 @@ from tests.simulation.memory_storage import Disk
 from tests.simulation.scenario import (
     START_MS,
     ChangeList,
+    ChangeParam,
     Cycle,
     FailCall,
     Failure,
@@ -75,12 +92,13 @@ from tests.simulation.scenario import (
     Publish,
     Recover,
     Recreate,
+    Register,
     Scenario,
     Settle,
     Step,
     Stop,
 )
-from tests.simulation.topology import SERVICE, write_service
+from tests.simulation.topology import SERVICE, write_service, write_service_file
 
 # Cycles of every container within which a service at rest must have done its work. Mostly few are enough; where little
 # is polled at once and later stages wait to be told that time passes, it takes many.
@@ -88,8 +106,10 @@ ROUNDS = 1_200
 QUIET_MS = 400  # that pass between two of them
 # At the end the clock passes every deadline, in large steps, until nothing is written any more.
 PASS_MS, QUIET_PASSES, MOST_PASSES = 100_000, 4, 30
+LONG_MS = 600_000  # within which a history is over
 LONG_UNREAD_MS = 4_000  # a record that is there for so long was there when its input was last looked at
 AUTHOR = "simulation"
+NO_PROCESS = 5_000_000  # and from there on: more than a machine gives
 LIMITS = ("max_events", "max_partials", "max_matches")
 # Nothing was ever processed, or a compaction or retention took what would be needed.
 MAY_REFUSE = frozenset({"nothing-processed", "journal-empty", "as-of-future", "input-expired"})
@@ -116,6 +136,28 @@ class Node:
     called: Counter[str] = field(default_factory=Counter)  # since the first of them was said
     disk: Disk = field(default_factory=Disk)
     has_given_up: bool = False  # since faults stopped
+    slot: int = 0
+    machines: int = 1  # on which it ran
+    told_ms: int = 0  # its last heartbeat, where it claims its slot
+    has_given_way: bool = False  # to another in its slot
+    settings: ServiceFile | None = None  # that it was started with
+
+    @property
+    def holds_slot(self) -> bool:
+        """Whether it lives, and has claimed its slot."""
+        claim = None if self.container is None else self.container._claim
+        return claim is not None and claim._is_claimed
+
+
+@dataclass
+class WatchedClock(SetClock):
+    """While one waits, the threads of the others go on."""
+
+    on_wait: Callable[[], None] = lambda: None
+
+    def wait(self, seconds: float, stop: Event) -> None:
+        super().wait(seconds, stop)
+        self.on_wait()
 
 
 class World:
@@ -124,20 +166,26 @@ class World:
     def __init__(self, scenario: Scenario, folder: Path, trace: Callable[[str], None] | None = None) -> None:
         self.scenario = scenario
         self.trace = trace
-        self.clock = SetClock(START_MS)
+        self.clock = WatchedClock(START_MS, self.tell_all)
         self.broker = Broker(self.clock, transaction_ms=scenario.transaction_ms)
         self.client = MemoryLog(self.broker)  # of producers, rule authors and checks: never fails
         self.settings = write_service(scenario, folder)
         self.folder = folder
-        self.nodes = [Node(number) for number in range(scenario.containers)]
+        slots = scenario.slots or range(scenario.containers)
+        self.nodes = [Node(number, slot=slot) for number, slot in enumerate(slots)]
         self.active: Node | None = None  # the one whose cycle it is
+        self.paused: Node | None = None
+        self.registry = MemoryRegistry(lambda: self.active is None or self.fault(self.active, "schema") is None)
+        self.registered_ms: dict[int, int] = {1: START_MS}  # schema to when
+        self.pids = count(NO_PROCESS)
+        self.ended: Counter[str] = Counter()  # processes, while an event of a rule took much and was not committed
         self.steady: dict[str, Rule] = {}
         self.drained: dict[str, Rule] = {}
         for name, text in scenario.rules.items():
             rule = load_text(text).rule
             assert rule is not None, text
             self.steady[name] = rule
-        self.was_rewound = self.has_changed = self.is_calm = self.is_pausing = self.is_over = False
+        self.was_rewound = self.has_changed = self.is_calm = self.is_over = False
         self.watermarks: dict[tuple[str, int], int] = {}
         self._planned: tuple[int, list[Plan]] | None = None
         ensure(self.client, self.settings)
@@ -192,10 +240,8 @@ class World:
                 self.broker.compact(Random(seed))
             case Maintain(_, _):
                 self.broker.retain()
-            case Publish():
-                self.publish(step)
-            case ChangeList():
-                self.change_list(step)
+            case Publish() | ChangeList() | ChangeParam() | Register():
+                self.change(step)
             case Grow(stream, partitions):
                 self.broker.add_partitions(self.settings.streams[stream].topic, partitions)
             case Recreate():
@@ -216,6 +262,9 @@ class World:
         """One cycle; a container that is down begins again. What a process would end with is a failure of the service,
         unless it was killed.
         """
+        if node.has_given_way and any(each.holds_slot and each is not self.paused for each in self.rivals(node)):
+            return
+        node.has_given_way = False
         self.active = node
         try:
             if node.container is None:
@@ -226,8 +275,12 @@ class World:
         except Killed:
             self.end(node)
         except (LogUnavailable, Refused) as error:
+            if isinstance(error, Refused) and error.code == "slot-taken" and self.scenario.slots:
+                self.give_way(node, error)
+                return
             is_usual = isinstance(error, LogUnavailable) or error.code == "log-unusable"
-            if not is_usual or (self.is_calm and node.has_given_up):
+            is_fought_over = self.is_calm and any(each.holds_slot for each in self.rivals(node))
+            if not is_usual or (self.is_calm and node.has_given_up) or is_fought_over:
                 raise
             self.say(f"container {node.number} ends: {error}")  # a supervisor starts it again
             self.end(node)
@@ -239,6 +292,8 @@ class World:
         """As the threads next to a container do."""
         assert node.container is not None
         try:
+            if self.scenario.slots:
+                self.tell(node)
             node.container.rule_source.refresh()
             node.container.watch.check_if_due()
         except (LogUnavailable, Refused) as error:
@@ -247,20 +302,88 @@ class World:
     def start(self, node: Node) -> None:
         node.log = MemoryLog(self.broker, self.settings.tunables, lambda call: self.fault(node, call))
         say = self.say if self.trace is not None else (lambda _: None)
+        node.settings = self.settings
         settings = self.settings.model_copy(update={"state": self.folder_of(node)})
-        node.container = container_of(settings, node.log, node.number, say, self.clock)
-        storage = None if self.scenario.on_rocksdb else node.disk.storage_of(node.log)
+        node.container = container_of(settings, node.log, node.slot, say, self.clock)
+        storage = None if self.scenario.on_rocksdb else self.storage_of(node, node.log)
         config = node.container.config
         work = config.budget.event_work if self.scenario.event_work is None else self.scenario.event_work
         budget = replace(config.budget, event_work=work)
         node.container.config = replace(config, has_threads=False, storage=storage, budget=budget)
+        if self.scenario.slots:
+            self.claim(node, node.container)
+
+    def storage_of(self, node: Node, log: MemoryLog) -> Callable[[Path], TaskStorage]:
+        """In memory; but crash marks are files, which the kernel writes itself."""
+        made = node.disk.storage_of(log)
+
+        def with_folder(folder: Path) -> TaskStorage:
+            folder.mkdir(parents=True, exist_ok=True)
+            return made(folder)
+
+        return with_folder if self.scenario.crashes is not None else made
+
+    # ------------------------------------------------------------ slots
+
+    def claim(self, node: Node, container: Container) -> None:
+        """As `run` does before its first cycle; each start is another process, and a lost disk another machine."""
+        claim = container._claim
+        assert claim is not None
+        claim.host, claim.pid = f"host-{node.number}-{node.machines}", next(self.pids)
+        before_ms = node.told_ms
+        container._claim_slot()
+        node.told_ms = self.clock.now_ms
+        lives = [each for each in self.rivals(node) if each.holds_slot and each is not self.paused]
+        taken = [each.number for each in lives if each.told_ms > before_ms]
+        require(not taken, "a slot is not claimed while another container lives in it", node.number, taken)
+
+    def rivals(self, node: Node) -> list[Node]:
+        return [each for each in self.nodes if each is not node and each.slot == node.slot]
+
+    def tell(self, node: Node) -> None:
+        """What the thread of the heartbeats sends."""
+        claim = None if node.container is None else node.container._claim
+        now_ms = self.clock.now_ms
+        if node.log is None or claim is None or not claim._is_claimed or now_ms - node.told_ms < TELL_EVERY_S * 1000:
+            return
+        told = MemberMetadata(
+            slot=node.slot,
+            host=claim.host,
+            pid=claim.pid,
+            since_ms=claim.since_ms,
+            version=__version__,
+            time_ms=now_ms,
+        )
+        send_heartbeat(node.log, SERVICE, told)
+        node.told_ms = now_ms
+
+    def tell_all(self) -> None:
+        """Somebody waits: the others, but for one that stands still, tell of themselves and stay in the group."""
+        for node in self.nodes:
+            if node.log is not None and node is not self.paused and node is not self.active:
+                self.tell(node)
+                for heartbeat in node.log.heartbeats:
+                    heartbeat()
+        self.broker.expire()
+
+    def give_way(self, node: Node, refused: Refused) -> None:
+        """A process ends because its slot is taken: by one that lives, or did so until just now."""
+        self.say(f"container {node.number} gives way: {refused}")
+        now_ms = self.clock.now_ms
+        lives = [each.container is not None or now_ms - each.told_ms <= STALE_S * 1000 for each in self.rivals(node)]
+        require(any(lives), "a container gives way to one that lives", node.number, refused)
+        self.end(node)
+        node.has_given_way = True
+
+    # ------------------------------------------------------------ faults
 
     def folder_of(self, node: Node) -> Path:
         """Each container has a state folder of its own."""
         return self.folder / f"disk-{node.number}"
 
     def fault(self, node: Node, call: str) -> Fault | None:
-        """What becomes of a call to the log."""
+        """What becomes of a call to the log, or to the schema registry."""
+        self.crash(node)
         if self.is_calm or self.active is not node:
             return None
         self.count(node, call)
@@ -277,9 +400,9 @@ class World:
 
     def pause(self, node: Node) -> None:
         """The others work on, until the session of this one is over."""
-        if self.is_pausing:
+        if self.paused is not None:
             return
-        self.is_pausing = True
+        self.paused = node
         try:
             for _ in range(3):
                 self.clock.pass_ms(2_500)
@@ -288,8 +411,20 @@ class World:
                     if other is not node:
                         self.cycle(other)
         finally:
-            self.is_pausing = False
+            self.paused = None
             self.active = node
+
+    def crash(self, node: Node) -> None:
+        """The process is gone before it can commit an event that took much, of the rule that is known for it."""
+        if self.scenario.crashes is not None and self.active is node and self.scenario.crashes in self.marked(node):
+            self.say(f"container {node.number} crashes in {self.scenario.crashes}")
+            raise Killed
+
+    def marked(self, node: Node) -> list[str]:
+        """The rules that a process has left marks of."""
+        tasks = [] if node.container is None else node.container.tasks.values()
+        paths = [task._mark.path for task in tasks if task.state is TaskState.RUNNING]
+        return [path.read_bytes().split(b"\n")[0].decode() for path in paths if path.exists()]
 
     def count(self, node: Node, where: str) -> None:
         """One call or failpoint more; it may be the last."""
@@ -302,11 +437,15 @@ class World:
 
     def pass_point(self, name: str) -> None:
         """A failpoint was passed by the container whose cycle it is."""
-        if self.active is not None and not self.is_calm:
-            self.count(self.active, name)
+        if self.active is not None:
+            self.crash(self.active)
+            if not self.is_calm:
+                self.count(self.active, name)
 
     def end(self, node: Node) -> None:
         """As kill -9 does: nothing is committed, closed or said any more."""
+        if self.scenario.event_work is not None:
+            self.ended.update(self.marked(node))
         if node.log is not None:
             node.log.kill()
         if node.container is not None and self.scenario.on_rocksdb:
@@ -318,6 +457,7 @@ class World:
         node.kill = None
         match loss:
             case Loss.DISK:
+                node.machines += 1
                 node.disk.lose()
                 shutil.rmtree(self.folder_of(node), ignore_errors=True)
             case Loss.STORES:
@@ -336,6 +476,8 @@ class World:
             node.container._leaves = leaves
             node.container.commit_last()
             node.container.close()
+            if self.scenario.slots and node.container._claim is not None:
+                node.container._claim.release()
             node.container = node.log = None
         except Killed:
             self.end(node)
@@ -346,16 +488,32 @@ class World:
 
     # ------------------------------------------------------------ rules change, states are made again
 
+    def change(self, step: Publish | ChangeList | ChangeParam | Register) -> None:
+        match step:
+            case Publish():
+                self.publish(step)
+            case ChangeList():
+                self.change_list(step)
+            case ChangeParam():
+                self.change_param(step)
+            case Register(schema):
+                self.registry.known.add(schema)
+                self.registered_ms.setdefault(schema, self.clock.now_ms)
+
     def publish(self, step: Publish) -> None:
         """As an author does, through the rules topic. What the service refuses is refused before anything happens."""
         settings = self.settings
+        warm_from_ms = None if step.warm_ms is None else self.clock.now_ms - step.warm_ms
         try:
             if step.act == "disable":
                 plan = publishing.plan_disable(settings, self.client, step.name, drain=step.drain)
             elif step.act == "enable":
-                plan = publishing.plan_enable(settings, self.client, step.name, shadow=step.shadow)
+                plan = publishing.plan_enable(
+                    settings, self.client, step.name, shadow=step.shadow, warm_from_ms=warm_from_ms
+                )
             else:
-                plan = publishing.plan_publish(settings, self.client, step.text, drain=step.drain, shadow=step.shadow)
+                how = {"drain": step.drain, "shadow": step.shadow}
+                plan = publishing.plan_publish(settings, self.client, step.text, **how, warm_from_ms=warm_from_ms)
             publishing.commit(settings, self.client, plan, AUTHOR, "")
         except Refused as refused:
             self.say(f"not published: {refused.code}")
@@ -379,6 +537,16 @@ class World:
             del self.steady[name]
         for name in [name for name, rule in self.drained.items() if step.name in rule.lists]:
             del self.drained[name]
+
+    def change_param(self, step: ChangeParam) -> None:
+        """As a deployment does: another service file, with which one container after the other is started again."""
+        self.settings = write_service_file(self.scenario, self.folder, params={"least": step.least})
+        self._planned, self.has_changed = None, True
+        self.steady = {name: rule for name, rule in self.steady.items() if "least" not in rule.params}
+        self.drained.clear()  # what came in their places may drain now, too
+        for node in self.nodes:
+            if node.number in step.restarted:
+                self.stop(node, leaves=False)
 
     def recreate(self, step: Recreate) -> None:
         """Every container that runs ends with a refusal within a few looks, and so does one that is started then; from
@@ -426,7 +594,7 @@ class World:
             ensure(self.client, with_published_rules(self.settings, self.client))
             site = site_of(self.settings, self.client, self.folder_of(node))
             if step.what == "rewind":
-                self.rewind(site, step.back_ms)
+                self.rewind(site, step)
             else:
                 plans = plan_restore(site, RestoreRequest(source=step.what), self.clock.wall_ms())
                 if step.damage is not None:
@@ -460,11 +628,14 @@ class World:
                         [Append(topic=plan.topics.changelog, records=list(before.items()), partition=partition)]
                     )
 
-    def rewind(self, site: StateLocation, back_ms: int) -> None:
+    def rewind(self, site: StateLocation, step: Recover) -> None:
         watermarks = [mark for (stage, _), mark in self.watermarks.items() if stage == MAIN and mark > NO_TIME]
+        if step.reads:
+            found = (last_position(self.client, site.changelog(number)) for number in range(self.scenario.partitions))
+            watermarks = [each.watermark for each in found if each is not None and each.watermark is not None]
         if not watermarks:
             return
-        moment_ms = min(watermarks) - back_ms
+        moment_ms = min(watermarks) - step.back_ms
         plans = plan_rewind(site, moment_ms)
         list(rewind_all(site, plans, moment_ms, SKIP_ALERTS, lambda *_: None))
         self.was_rewound = True
@@ -477,6 +648,8 @@ class World:
         self.is_calm = True
         for node in self.nodes:
             node.kill, node.fails, node.has_given_up = None, [], False
+            if node.settings is not self.settings:
+                self.stop(node, leaves=False)
         try:
             for _ in range(ROUNDS):
                 for node in self.nodes:
@@ -494,7 +667,8 @@ class World:
         tasks = [task for each in containers if each is not None for task in each.tasks.values()]
         places = {(task.plan.stage, task.partition) for task in tasks}
         wanted = {(plan.stage, number) for plan in self.plans() for number in range(self.scenario.partitions)}
-        is_done = len(tasks) == len(places) and places == wanted
+        slots = [node.slot for node in self.nodes if node.holds_slot]  # of two in one, one has to give way
+        is_done = len(tasks) == len(places) and places == wanted and len(slots) == len(set(slots))
         if not is_done or any(
             task.state is not TaskState.RUNNING or task.dirty or task.migration_due for task in tasks
         ):
@@ -561,7 +735,10 @@ class World:
             require(is_right, f"event time of {place} never goes back", before, watermark)
             self.watermarks[place] = watermark
         check_rules_taken(seen)
+        check_rewinds(seen)
+        check_schemas(seen)
         check_put_aside(seen)
+        check_crashes(seen, self.ended)
         if not self.was_rewound:
             check_idleness(seen, LONG_UNREAD_MS)
         check_alerts(seen, is_end=is_end)
@@ -573,7 +750,14 @@ class World:
         settings, broker = self.settings, self.broker
         plans = self.plans()
         inputs = [
-            InputRecord((stream.topic, record.partition, record.offset), name, record.value, record.time_ms, record.key)
+            InputRecord(
+                (stream.topic, record.partition, record.offset),
+                name,
+                record.value,
+                record.time_ms,
+                record.key,
+                stream.format == "avro",
+            )
             for name, stream in settings.streams.items()
             for record in sorted(broker.committed_records(stream.topic), key=lambda each: (each.partition, each.offset))
             if record.partition < self.scenario.partitions  # others are not read
@@ -621,6 +805,8 @@ class World:
             ],
             {(at.topic, at.partition): looks for at, looks in broker.heard.items()},
             None if settings.storm is None else (settings.storm.alerts, settings.storm.per_ms),
+            self.registered_ms,
+            settings.tunables.snapshot_every_ms < LONG_MS,
         )
 
     def counts(self) -> list[dict[str, Any]]:
@@ -638,8 +824,15 @@ class World:
 @contextmanager
 def watched_points(world: World) -> Iterator[None]:
     failpoints.on_pass = world.pass_point
+
+    def registry(settings: Any) -> Registry:
+        made = Registry(settings, lambda: world.clock.steady_ms() / 1000)
+        made._client = world.registry
+        return made
+
     try:
-        yield
+        with patch.object(encoding, "Registry", registry):
+            yield
     finally:
         failpoints.on_pass = None
 

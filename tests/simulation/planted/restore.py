@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from samovar.changelog.formats.journal import to_ranges
 from samovar.changelog.log import Bounds, Log, TopicPartition
 from samovar.changelog.restore import restore
 from samovar.changelog.restore.restore import ChangelogPartition, Restore
+from samovar.tasks.replay import rewind
 from samovar.tasks.runtime import stream_task
 from samovar.tasks.runtime.stream_task import StreamTask
 
@@ -110,6 +113,20 @@ def restore_stops_one_record_early() -> Patching:
     return patch.object(Restore, "__init__", short)
 
 
+def rewinds_void_too_little() -> Patching:
+    """The last journal entry of what was set back counts on."""
+    return patch.object(rewind, "to_ranges", lambda numbers: to_ranges(sorted(numbers)[:-1]))
+
+
+def rewinds_void_too_much() -> Patching:
+    """A journal entry from before the moment counts no more."""
+
+    def ranges(numbers: Iterable[int]) -> list[list[int]]:
+        return [[max(first - 1, 2), last] for first, last in to_ranges(numbers)]
+
+    return patch.object(rewind, "to_ranges", ranges)
+
+
 FAULTS = (
     restore_ends_at_the_stable_offset,
     restore_forgets_deletes,
@@ -118,4 +135,6 @@ FAULTS = (
     waiting_events_are_lost,
     restored_rows_have_no_timers,
     restore_stops_one_record_early,
+    rewinds_void_too_little,
+    rewinds_void_too_much,
 )

@@ -1,4 +1,4 @@
-"""Faults of rule changes, of stages and of records that are put aside."""
+"""Faults of rule changes, of stages, of slots and of records that are put aside."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
+from samovar.changelog.formats.heartbeat import heartbeats
 from samovar.tasks.input.repartition_sink import RepartitionSink
 from samovar.tasks.input.source import StreamSource
-from samovar.tasks.rules import migration
+from samovar.tasks.model.plan import Plan
+from samovar.tasks.rules import backfill, crash_marks, migration
 from samovar.tasks.rules.alert_filter import ShadowFilter
+from samovar.tasks.rules.crash_marks import CrashMarks
 from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.rules.rate_limiter import AlertRateLimiter
+from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import StreamTask
 from samovar.tasks.runtime.topic_watch import TopicWatch
 
@@ -66,6 +70,49 @@ def topics_made_again_go_unnoticed() -> Patching:
     return patch.object(TopicWatch, "check_now", lambda _: None)
 
 
+def backfills_begin_one_record_late() -> Patching:
+    """Live and in a replay alike."""
+    run = backfill._Fold.run
+
+    def late(self: Any, start: Any, here: StreamSource) -> None:
+        run(self, {stream: offset + 1 for stream, offset in start.items()}, here)
+
+    return patch.object(backfill._Fold, "run", late)
+
+
+def changed_parameters_wait_for_a_publish() -> Patching:
+    """A restart with other parameters leaves published rules as they were."""
+    is_due = migration.is_due
+
+    def patient(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
+        return standing.ruleset_change != wanted.ruleset_change and is_due(standing, wanted, watermark)
+
+    return patch.object(migration, "is_due", patient)
+
+
+def slots_are_taken_unseen() -> Patching:
+    """A container does not wait for the heartbeats of another in its slot."""
+
+    def unseen(self: SlotClaim) -> int:
+        return heartbeats(self._log, self._service, self._slot)[1]
+
+    return patch.object(SlotClaim, "_wait_for_others", unseen)
+
+
+def fenced_containers_never_give_way() -> Patching:
+    """Two in one slot take it from each other for ever."""
+    return patch.object(SlotClaim, "keep", lambda _: None)
+
+
+def crashes_are_not_counted() -> Patching:
+    """A rule that ends the process is tried again for ever."""
+    return patch.object(CrashMarks, "failure_of", lambda self, *_: self.put_away())
+
+
+def one_crash_is_enough() -> Patching:
+    return patch.object(crash_marks, "ENDED_MOST", 1)
+
+
 FAULTS = (
     rule_changes_are_not_journaled,
     idle_partitions_hold_other_stages_back,
@@ -76,4 +123,10 @@ FAULTS = (
     a_version_drains_too_briefly,
     alerts_of_a_storm_are_not_counted_on,
     topics_made_again_go_unnoticed,
+    backfills_begin_one_record_late,
+    changed_parameters_wait_for_a_publish,
+    slots_are_taken_unseen,
+    fenced_containers_never_give_way,
+    crashes_are_not_counted,
+    one_crash_is_enough,
 )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from samovar.changelog.formats.journal import SCHEMA
 from samovar.changelog.formats.record import InputPosition, Position
 from samovar.changelog.log import TopicPartition
 from samovar.tasks.input.source import StreamSource
@@ -83,6 +84,28 @@ def largest_time_is_forgotten_by_a_restart() -> Patching:
     return patch.object(StreamSource, "resume", forgetful)
 
 
+def silent_streams_are_forgotten_by_a_restart() -> Patching:
+    """A stream without any event holds event time back again."""
+    resume = StreamSource.resume
+
+    def forgetful(self: StreamSource, position: Position) -> None:
+        inputs = {name: replace(each, silent=False) for name, each in position.inputs.items()}
+        resume(self, replace(position, inputs=inputs))
+
+    return patch.object(StreamSource, "resume", forgetful)
+
+
+def unknown_schemas_are_not_journaled() -> Patching:
+    """A replay takes records that were dead letters, since their schema is known by then."""
+    note = StreamSource._note
+
+    def silent(self: StreamSource, kind: str, **facts: object) -> None:
+        if kind != SCHEMA:
+            note(self, kind, **facts)
+
+    return patch.object(StreamSource, "_note", silent)
+
+
 def outages_count_as_idleness() -> Patching:
     """An input is taken for idle although the log has not been heard of."""
     tick = StreamTask.tick
@@ -100,5 +123,7 @@ FAULTS = (
     idle_advances_are_not_journaled,
     advances_are_forgotten_by_a_restart,
     largest_time_is_forgotten_by_a_restart,
+    silent_streams_are_forgotten_by_a_restart,
+    unknown_schemas_are_not_journaled,
     outages_count_as_idleness,
 )

@@ -43,11 +43,20 @@ def test_a_slot_that_another_machine_tells_of_is_not_taken(log: EmbeddedLog) -> 
 
 def test_a_slot_whose_container_leaves_meanwhile_is_taken(log: EmbeddedLog) -> None:
     tell(log, "other")
-    claim = SlotClaim(log, "s", 0, wait=lambda _: heartbeat.send_tombstone(log, "s", 0))
+    claim = SlotClaim(log, "s", 0, wait=lambda _: heartbeat.send_tombstone(log, "s", 0, "other", 1))
     claim.acquire()
     assert read_heartbeats(log, "s")[0].metadata.host == claim.host
     claim.release()
     assert read_heartbeats(log, "s") == {}
+
+
+def test_a_slot_that_another_has_taken_is_not_said_to_be_free(log: EmbeddedLog) -> None:
+    """It stood still for so long that it was held to be dead, and goes on with its end."""
+    claim = SlotClaim(log, "s", 0)
+    claim.acquire()
+    tell(log, "other")
+    claim.release()
+    assert read_heartbeats(log, "s")[0].metadata.host == "other"
 
 
 def test_a_slot_that_nobody_tells_of_any_more_is_taken(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Which tests and seeds run which lines of the mutated modules, and how long each takes: the others need not be tried.
 
-It is found by running all of them once, and kept in a file. A file of tests is run again when it has changed, and all
-are when a mutated module has.
+It is found by running all of them once, and kept in a file. A file of tests is run again when it has changed, or a
+mutated module that it runs has; so is a seed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -115,32 +115,34 @@ class Reach:
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
-        self._code = _digest(map(path_of, modules))
         self._kept: dict[str, Any] = json.loads(REACH.read_text()) if REACH.exists() else {}
         self.tests: dict[str, Reached] = {}
         self.seeds: dict[int, Reached] = {}
 
     def look(self, tests: Sequence[str], seeds: int) -> None:
         """Run what was not run yet."""
-        files = sorted({file for each in tests for file in _files(each)})
-        keys = {str(file.relative_to(ROOT)): _digest([file]) for file in files}
-        for file, key in keys.items():
-            kept = self._kept.get(file)
-            if kept is None or kept["key"] != [self._code, key]:
-                self._kept[file] = {"key": [self._code, key], "found": self._run_file(file)}
-                self._keep()
-            self.tests |= {name: Reached(**each) for name, each in self._kept[file]["found"].items()}
-        key = _digest(sorted((ROOT / "tests" / "simulation").glob("*.py")))
-        done = self._kept.get("seeds", {})
-        if done.get("key") != [self._code, key]:
-            done = self._kept["seeds"] = {"key": [self._code, key], "found": {}}
+        for file in sorted({file for each in tests for file in _files(each)}):
+            name = str(file.relative_to(ROOT))
+            found = self._found(name, [file], lambda name=name: self._run_file(name))
+            self.tests |= {test: Reached(**each) for test, each in found.items()}
+        simulator = sorted((ROOT / "tests" / "simulation").glob("*.py"))
         for seed in range(1, seeds + 1):
-            if str(seed) not in done["found"]:
-                done["found"][str(seed)] = self._run_seed(seed)
-                self._keep()
-        self.seeds = {
-            int(seed): Reached(**each) for seed, each in done["found"].items() if each and int(seed) <= seeds
-        }
+            found = self._found(f"seed {seed}", simulator, lambda seed=seed: self._run_seed(seed))
+            self.seeds |= {seed: Reached(**each) for each in found.values()}
+
+    def _found(self, name: str, files: Sequence[Path], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What is kept under a name, or what comes of a run."""
+        key, kept = _digest(files), self._kept.get(name)
+        if kept is None or kept["key"] != key or kept["codes"] != self._codes(kept["found"]):
+            found = run()
+            self._kept[name] = kept = {"key": key, "codes": self._codes(found), "found": found}
+            self._keep()
+        result: dict[str, Any] = kept["found"]
+        return result
+
+    def _codes(self, found: Mapping[str, Any]) -> dict[str, str]:
+        modules = sorted({module for each in found.values() for module in each["lines"]} & set(self._modules))
+        return {module: _digest([path_of(module)]) for module in modules}
 
     def _keep(self) -> None:
         REACH.parent.mkdir(exist_ok=True)
@@ -159,15 +161,15 @@ class Reach:
         found = in_child(act)
         return found if isinstance(found, dict) else {}
 
-    def _run_seed(self, seed: int) -> dict[str, Any] | None:
-        def act() -> dict[str, Any] | None:
+    def _run_seed(self, seed: int) -> dict[str, Any]:
+        def act() -> dict[str, Any]:
             tracer, began_s = Tracer(self._modules), time.monotonic()
             with tracer.noting():
                 failure = run_seeds([seed])
-            return None if failure else asdict(Reached(time.monotonic() - began_s, tracer.taken()))
+            return {} if failure else {"": asdict(Reached(time.monotonic() - began_s, tracer.taken()))}
 
         found = in_child(act)
-        return found if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else {}
 
     def steps(self, mutant: Mutant) -> list[tuple[str, ...] | list[int]]:
         """What runs the mutated statement, the quickest first; tests of one file stand together."""
@@ -187,5 +189,5 @@ def _files(test: str) -> list[Path]:
     return sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
 
 
-def _digest(files: Any) -> str:
+def _digest(files: Sequence[Path]) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

@@ -9,6 +9,7 @@ TESTS = (
     "tests/changelog/formats",
     "tests/changelog/restore",
     "tests/changelog/test_cursors.py",
+    "tests/patterns/engine/test_order.py",
     "tests/service/recovery/test_restore_past.py",
     "tests/service/recovery/test_restore_source.py",
     "tests/service/recovery/test_rewind.py",

@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,13 +30,14 @@ from hypothesis import Phase, settings
 from tests.mutants.mutation import Mutant, path_of
 
 STALLED_S = 20  # of CPU time for one test or one seed: a mutant that takes more hangs
-MOST_S = 90  # of the clock, for one that hangs and computes nothing
+LOOK_S, LOOKS = 10, 3  # in so many looks at a process that computed nothing, it waits for ever
 MEMORY_BYTES = 8 << 30
 QUIETLY = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # what was loaded before the fork: only texts differ
 OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", "--no-header", "--tb=no")
 IN_MEMORY = Path("/dev/shm")  # nobody cuts the power here, and a sync of a disk takes longer than most tests
 DRAWN = {"SAMOVAR_SEED": "14", "SAMOVAR_SEEDS": "14 1", "SAMOVAR_EXAMPLES": "25"}  # the same for every mutant
 Step: TypeAlias = tuple[str, ...] | range | list[int]  # names of tests, or seeds of the simulator
+WAITS = 124  # the exit code of a process that does
 SURVIVED, TIMEOUT, CRASH, TESTS, SIMULATOR = "survived", "timeout", "crash", "tests", "simulator"
 
 
@@ -93,7 +95,7 @@ def run_mutant(mutant: Mutant | None, steps: Sequence[Step]) -> Verdict:
     found = in_child(act)
     if isinstance(found, Verdict):
         return found
-    ended = {str(-signal.SIGXCPU): f"{STALLED_S} s of CPU", str(-signal.SIGALRM): f"nothing for {MOST_S} s"}
+    ended = {str(-signal.SIGXCPU): f"{STALLED_S} s of CPU", str(WAITS): f"waited for {LOOK_S * LOOKS} s"}
     return Verdict(TIMEOUT, ended[found]) if found in ended else Verdict(CRASH, f"exit code {found}")
 
 
@@ -108,7 +110,8 @@ def _run_in_child(act: Callable[[], Any], sender: Connection, folder: str) -> No
         os.dup2(nowhere, stream)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, _Idleness().look)
+    signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
     give_time()
     sender.send(act())
     sender.close()
@@ -120,7 +123,20 @@ def give_time() -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + STALLED_S, hard))
-    signal.setitimer(signal.ITIMER_REAL, MOST_S)
+
+
+class _Idleness:
+    """Ends a process that computes nothing. The clock alone would not tell, on a machine that others use too."""
+
+    def __init__(self) -> None:
+        self.used_s, self.times = 0.0, 0
+
+    def look(self, *_: object) -> None:
+        used_s = time.process_time()
+        self.times = self.times + 1 if used_s - self.used_s < 0.01 else 0
+        self.used_s = used_s
+        if self.times >= LOOKS:
+            os._exit(WAITS)
 
 
 def install(mutant: Mutant) -> None:

@@ -24,8 +24,8 @@ from tests.mutants.killing import OPTIONS, QUIETLY, give_time, in_child, run_see
 from tests.mutants.mutation import ROOT, Mutant, path_of
 
 REACH = ROOT / "build" / "mutants-reach.json"
-SLOW_S = 6.0  # a test that takes longer is not worth its time
-FEW, SOME = 8, 20  # tests, seeds that are tried first
+QUICK_S, SLOW_S = 0.5, 2.0  # tests that are tried first; those that are not worth their time
+FEW, SOME = 8, 20  # the very first tests; the first seeds
 NOT_HERE = {"kafka", "kafka_cluster", "spark", "browser"}  # fixtures that take long to start
 Lines = dict[str, list[int]]  # by module
 
@@ -155,8 +155,7 @@ class Reach:
             plugin = _Plugin(Tracer(self._modules))
             options = [each for each in OPTIONS if each != "-x"]
             pytest.main([*options, *QUIETLY, file], plugins=[plugin])
-            good = {name: each for name, each in plugin.found.items() if name not in plugin.failed}
-            return {name: asdict(each) for name, each in good.items() if each.seconds <= SLOW_S}
+            return {name: asdict(each) for name, each in plugin.found.items() if name not in plugin.failed}
 
         found = in_child(act)
         return found if isinstance(found, dict) else {}
@@ -175,8 +174,8 @@ class Reach:
         """What runs the mutated statement, the quickest first; tests of one file stand together."""
         tests = sorted((name for name, each in self.tests.items() if each.runs(mutant)), key=self._test_s)
         seeds = [seed for seed, each in self.seeds.items() if each.runs(mutant)]
-        few, quick = tests[:FEW], [name for name in tests[FEW:] if self._test_s(name) <= 1.0]
-        slow = [name for name in tests[FEW:] if self._test_s(name) > 1.0]
+        few, quick = tests[:FEW], [name for name in tests[FEW:] if self._test_s(name) <= QUICK_S]
+        slow = [name for name in tests[FEW:] if QUICK_S < self._test_s(name) <= SLOW_S]
         steps = [tuple(sorted(few)), tuple(sorted(quick)), seeds[:SOME], tuple(sorted(slow)), seeds[SOME:]]
         return [step for step in steps if step]
 

@@ -163,6 +163,13 @@ def test_a_state_of_another_service_is_refused_before_anything_of_it_is_written(
     assert list(store.range()) == []
 
 
+def test_an_image_that_belongs_to_nobody_may_be_of_any_service() -> None:
+    log, _ = log_of((POSITION, pack_position(Position(None, {}, (), {}, service="other"))))
+    store = MemoryStore()
+    restored(store, log)
+    assert POSITION in rows_of(store)
+
+
 def test_a_restore_that_gets_no_record_fails_by_its_clock() -> None:
     log, clock = log_of(*PAIRS)
     changelog = replace(ChangelogPartition.look(log, AT, 1_000), bounds=Bounds(0, 9))  # of which three never come

@@ -186,6 +186,16 @@ def test_events_take_the_place_of_what_the_clock_would_tell() -> None:
     assert found.appends() == []
 
 
+def test_of_late_events_nothing_goes_out() -> None:
+    stream_source = StreamSource([InputSpec(stream="use", topic="t", key="card", slack_ms=SLACK)], ("card", "u"), 0)
+    found = RepartitionSink([FORWARD], stream_source, 0, {}, lambda *_: 0)
+    found.begin()
+    stream_source.buffer.largest[0, 0] = T0 + 9_000
+    given = records((0, "x"), (10, "y"))
+    fed = stream_source.feed(given)
+    assert (len(fed.late), found.take("use", given, fed), found.bytes, outlet_of(found).pairs) == (2, 0, 0, [])
+
+
 def test_a_silent_stream_speaks_again_with_its_next_event() -> None:
     found = sink(told=EmittedWatermark(0, T0, True))
     assert look(found, IDLE + END) is None

@@ -143,6 +143,13 @@ def test_an_overlay_keeps_its_keys_in_order_however_many_came(new: int) -> None:
     assert [key for key, _ in overlay.range()] == [b"a"]
 
 
+def test_what_was_not_committed_is_gone_with_the_overlay() -> None:
+    overlay = Overlay(MemoryStore())
+    overlay.put(b"a", b"1")
+    overlay.close()
+    assert (overlay.changes(), overlay.get(b"a")) == ([], None)
+
+
 # ---------------------------------------------------------------- namespaces
 
 

@@ -149,6 +149,16 @@ def test_a_restart_goes_on_from_the_position() -> None:
     assert not again.dirty
 
 
+def test_what_a_stage_missed_is_counted_once() -> None:
+    processor = made()
+    processor.source.missed = 3
+    counts = []
+    for start in range(2):
+        processor.feed(block("use", start, [value(0)]))
+        counts.append(processor.outcome().counts.missed)
+    assert counts == [3, 0]
+
+
 # ---------------------------------------------------------------- the clock
 
 

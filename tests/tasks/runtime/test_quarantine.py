@@ -10,9 +10,12 @@ import pytest
 from samovar.changelog.formats.record import POSITION, unpack_position
 from samovar.changelog.log import TopicPartition
 from samovar.patterns.engine.matcher import NEVER, BatchTooLarge, RuleFailure
+from samovar.service.runtime.running import container_of
 from samovar.tasks.model.plan import MAIN
+from samovar.tasks.rules.migration import RuleMigration
 from samovar.tasks.runtime.container import Container, RuleSource
 from samovar.tasks.runtime.stream_task import StreamTask
+from tests.simulation.scenario import Publish
 from tests.simulation.test_found import LEFT_AND_RIGHT, SINGLE, VISIT, record, scenario
 from tests.simulation.world import World
 
@@ -116,3 +119,42 @@ def test_a_task_that_takes_all_has_no_bound_until_its_next_commit(
     task._take_more()
     task._take_more()
     assert bounds == [NEVER, NEVER, usual]
+
+
+# ---------------------------------------------------------------- a rule that comes in, and whose history is too much
+
+
+def test_a_rule_whose_history_cannot_be_folded_comes_in_quarantined(tmp_path: Path) -> None:
+    _, _, task = service(tmp_path)
+    change = RuleMigration(plan=task.plan, moves={}, warm=("visit", "single"))
+    failure = failure_of(task)
+    found = task._without(change, failure)
+    assert (found.warm, task.backfill_failures) == (("single",), [failure])
+    assert [rule.id for rule in found.plan.rules if rule.quarantined] == ["visit"]
+    assert found.quarantine is not None
+    assert found.quarantine["rule"] == "visit"
+    assert task._without(replace(change, warm=("single",)), failure) == replace(change, warm=("single",))
+    assert task._without(change, failure_of(task, "other")) is change
+    assert task.backfill_failures == [failure]
+    assert [note for note in task.notes if "rule visit is in quarantine: too much work" in note]
+
+
+def test_what_came_in_quarantined_is_told_to_all_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, container, task = service(tmp_path)
+    told = Told()
+    source = container.rule_source = container_source(world)
+    monkeypatch.setattr(source, "quarantine", told.quarantine)
+    world.take(Publish("publish", "single", SINGLE.replace("maxspan=5s", "maxspan=6s")))
+    failures = [failure_of(task), failure_of(task, "single")]
+    task.backfill_failures = list(failures)
+    for _ in range(4):
+        world.cycle(world.nodes[0])
+    assert (told.failures, task.backfill_failures) == (failures, [])
+    assert task.processor.plan.book is not None
+
+
+def container_source(world: World) -> RuleSource:
+    """What a container of the service follows the rules by."""
+    node = world.nodes[0]
+    assert node.log is not None
+    return container_of(world.settings, node.log, 1, lambda _: None, world.clock).rule_source

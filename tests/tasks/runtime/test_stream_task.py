@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from samovar.changelog.formats.record import FORMATS, POSITION, ROW, Input, Position, unpack_position
-from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.restore.restore import following_of
 from samovar.common.errors import Refused
 from samovar.tasks.model.plan import MAIN, Plan
@@ -399,3 +399,31 @@ def test_a_task_that_restores_can_be_closed(tmp_path: Path) -> None:
 def test_names_and_folders() -> None:
     assert [name_of(MAIN, 3), name_of("by-user", 3)] == ["partition 3", "partition 3 of by-user"]
     assert [task_folder(Path("s"), 3), task_folder(Path("s"), 3, "by-user")] == [Path("s/3"), Path("s/by-user/3")]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_journal_that_was_made_again_must_have_all_entries(tmp_path: Path, is_whole: bool) -> None:
+    world = world_of(tmp_path)
+    at_work(world, 1)
+    (entry,) = world.broker.committed_records("sim-journal")
+    topic = world.broker.topic("sim-journal").topic
+    task = fresh(world)
+    world.broker.delete("sim-journal")
+    world.broker.create(TopicSpec("sim-journal", topic.partitions, topic.settings, topic.replication))
+    if is_whole:
+        world.client.append([Append(topic="sim-journal", records=[(entry.key, entry.value)], partition=0)])
+        run(task)
+        return
+    with pytest.raises(Refused) as refused:
+        run(task)
+    assert refused.value.code == "topic-recreated"
+
+
+def test_a_container_that_does_not_know_the_rules_of_a_state_says_so(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    at_work(world, 1).store.write([(b"w", b'{"v":1,"book":4,"rules":[]}')])
+    world.take(Kill(0, "", 0))
+    with pytest.raises(Refused) as refused:
+        for _ in range(6):
+            world.cycle(world.nodes[0])
+    assert refused.value.code == "rules-topic-lost"

@@ -241,6 +241,7 @@ def test_a_run_until_caught_up_takes_all_and_leaves_the_group_if_it_is_alone(tmp
     world.start(node)
     seen: list[RunStatus] = []
     counts = running(node).run(until_caught_up=True, on_cycle=seen.append)
+    assert not running(node)._goes_on
     assert (counts.events, committed(world), members(world)) == (7, 7, [])
     assert [each.caught_up for each in seen].count(True) >= 1
     assert (seen[-1].counts.events, seen[-1].running, seen[-1].slot) == (7, (0,), 0)
@@ -266,6 +267,7 @@ def test_a_run_ends_when_it_is_told_to(tmp_path: Path, leaves: bool) -> None:
     def on_cycle(status: RunStatus) -> None:
         nonlocal cycles
         cycles += 1
+        assert container._goes_on
         if status.running:
             (container.leave if leaves else container.stop)()
 
@@ -301,6 +303,10 @@ def test_a_container_for_which_no_partition_is_left_has_nothing_to_wait_for(tmp_
     assert (len(idle.tasks), len(busy.tasks)) == (0, 1)
     assert (idle._has_no_task(), busy._has_no_task()) == (True, False)
     assert (idle.caught_up(), busy.caught_up()) == (False, True)
+    busy.close()
+    assert not busy._has_no_task(), "it is no member"
+    busy._joined()
+    assert not busy._has_no_task(), "it was given nothing yet"
     idle.run(until_caught_up=True)
     assert not idle._has_no_task(), "it is no member any more"
 

@@ -186,7 +186,9 @@ class SourceReplay:
 
     def entries_up_to(self, inputs: Mapping[str, int]) -> Iterator[JournalEntry]:
         """The entries before the first that was written further on in the inputs."""
-        return takewhile(lambda each: all(at <= inputs.get(stream, at) for stream, at in each.inputs.items()), self.entries)
+        return takewhile(
+            lambda each: all(at <= inputs.get(stream, at) for stream, at in each.inputs.items()), self.entries
+        )
 
     def _apply(self, entry: JournalEntry) -> None:
         if entry.kind == "rules":

@@ -71,7 +71,10 @@ def in_child(act: Callable[[], Any]) -> Any:
     child.start()
     sender.close()
     try:
-        return receiver.recv()
+        found = receiver.recv()
+        if isinstance(found, Exception):
+            raise found
+        return found
     except EOFError:
         child.join()
         return str(child.exitcode)
@@ -113,7 +116,10 @@ def _run_in_child(act: Callable[[], Any], sender: Connection, folder: str) -> No
     signal.signal(signal.SIGALRM, _Idleness().look)
     signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
     give_time()
-    sender.send(act())
+    try:
+        sender.send(act())
+    except Exception as error:  # of what runs the tests: that of a test is a verdict
+        sender.send(error)
     sender.close()
     os._exit(0)  # a mutant's threads may never end
 

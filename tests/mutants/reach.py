@@ -128,7 +128,8 @@ class Reach:
         simulator = sorted((ROOT / "tests" / "simulation").glob("*.py"))
         for seed in range(1, seeds + 1):
             found = self._found(f"seed {seed}", simulator, lambda seed=seed: self._run_seed(seed))
-            self.seeds |= {seed: Reached(**each) for each in found.values()}
+            if found:
+                self.seeds[seed] = Reached(**found[""])
 
     def _found(self, name: str, files: Sequence[Path], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What is kept under a name, or what comes of a run."""

@@ -43,7 +43,13 @@ def test_an_entry_of_a_newer_format_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "ranges"),
-    [([], []), ([3], [[3, 3]]), ([3, 4], [[3, 4]]), ([5, 3, 4, 9], [[3, 5], [9, 9]]), ([1, 3, 5], [[1, 1], [3, 3], [5, 5]])],
+    [
+        ([], []),
+        ([3], [[3, 3]]),
+        ([3, 4], [[3, 4]]),
+        ([5, 3, 4, 9], [[3, 5], [9, 9]]),
+        ([1, 3, 5], [[1, 1], [3, 3], [5, 5]]),
+    ],
 )
 def test_numbers_are_written_as_stretches(numbers: list[int], ranges: list[list[int]]) -> None:
     assert to_ranges(numbers) == ranges

@@ -133,7 +133,12 @@ def test_a_row_gets_another_store(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("values", "code"),
-    [([], "state-damaged"), ([b""], "state-damaged"), ([b"\1x", b"\0"], "state-damaged"), ([b"\1", b"\2"], "format-newer")],
+    [
+        ([], "state-damaged"),
+        ([b""], "state-damaged"),
+        ([b"\1x", b"\0"], "state-damaged"),
+        ([b"\1", b"\2"], "format-newer"),
+    ],
 )
 def test_rows_that_cannot_be_read_are_damaged_or_of_a_newer_version(values: list[bytes], code: str) -> None:
     assert unreadable_rows(values).code == code
@@ -141,7 +146,14 @@ def test_rows_that_cannot_be_read_are_damaged_or_of_a_newer_version(values: list
 
 @pytest.mark.parametrize(
     ("formats", "is_newer"),
-    [({}, False), (FORMATS, False), ({"row": 0}, False), ({"row": 2}, True), ({"position": 2, "row": 1}, True), ({"x": 1}, True)],
+    [
+        ({}, False),
+        (FORMATS, False),
+        ({"row": 0}, False),
+        ({"row": 2}, True),
+        ({"position": 2, "row": 1}, True),
+        ({"x": 1}, True),
+    ],
 )
 def test_formats_of_a_manifest_above_ours_are_refused(formats: dict[str, int], is_newer: bool) -> None:
     if not is_newer:

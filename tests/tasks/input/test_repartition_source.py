@@ -364,7 +364,11 @@ def test_checkpoints_are_let_go_of_once_nothing_before_the_next_waits() -> None:
     run.feed("b", [mark(each, 202) for each in range(3)])
     stored = run.source.inputs()["b"]
     assert (stored.safe, stored.next, [each.offset for each in marks]) == (6, 10, [6])
-    assert [(part.partition, part.largest, part.next) for part in stored.parts] == [(0, 201, 2), (1, 201, 1), (2, 100, 0)]
+    assert [(part.partition, part.largest, part.next) for part in stored.parts] == [
+        (0, 201, 2),
+        (1, 201, 1),
+        (2, 100, 0),
+    ]
     run.feed("b", [mark(each, 302) for each in range(3)])
     run.feed("a", [mark(each, 900) for each in range(3)])
     stored = run.source.inputs()["b"]

@@ -1,4 +1,4 @@
-"""A task's inputs by themselves: what is decoded, what waits, where a restart reads on, and event time with no event."""
+"""A task's inputs by themselves: what is decoded, what waits, where a restart reads on, event time with no event."""
 
 from __future__ import annotations
 
@@ -142,7 +142,9 @@ def test_nothing_to_decode_gives_nothing() -> None:
     assert source.nexts()["a"] == 1
 
 
-@pytest.mark.parametrize(("kind", "bad"), [("string", 1), ("double", "x"), ("long", True), ("boolean", 1), ("any", None)])
+@pytest.mark.parametrize(
+    ("kind", "bad"), [("string", 1), ("double", "x"), ("long", True), ("boolean", 1), ("any", None)]
+)
 def test_a_value_must_be_of_the_type_that_the_schema_says(kind: str, bad: Any) -> None:
     good = {"string": "x", "double": 1.5, "long": 3, "boolean": True, "any": [1]}[kind]
     source = source_of(replace(A, kinds={"n": kind}))
@@ -218,7 +220,11 @@ def test_however_it_is_stored_and_loaded_it_goes_on_the_same(cut: int) -> None:
     assert again.buffer.largest == first.buffer.largest
     for at in range(cut, len(ms)):
         step(again, at, values)
-    assert (waiting(again), again.watermark, again.largest("a")) == (waiting(whole), whole.watermark, whole.largest("a"))
+    assert (waiting(again), again.watermark, again.largest("a")) == (
+        waiting(whole),
+        whole.watermark,
+        whole.largest("a"),
+    )
     assert again.inputs() == whole.inputs()
 
 
@@ -310,7 +316,9 @@ def test_an_idle_stream_goes_on_as_the_clock_does() -> None:
     source.advance(15_000)
     assert source.entries == [], "it is where it was"
     assert shown(source.advance(16_000)) == [0]
-    assert [(each.kind, dict(each.facts)) for each in source.entries] == [("advance", {"stream": "a", "largest": T0 + 1_000})]
+    assert [(each.kind, dict(each.facts)) for each in source.entries] == [
+        ("advance", {"stream": "a", "largest": T0 + 1_000})
+    ]
     source.feed(block("ta", 1, []))
     assert source.sources["a"].idle_since_ms is None
 
@@ -439,10 +447,10 @@ def test_an_event_in_the_wrong_partition_is_told_and_why(now: int) -> None:
     source.check_places({"a"}, None)
     keys = [f"k{number}" for number in range(60)]
     dead = source.feed(block("ta", 0, [value(number, key) for number, key in enumerate(keys)])).dead
-    places = {row: (partition_of(key.encode(), 4), partition_of(key.encode(), now or 4)) for row, key in enumerate(keys)}
-    wanted = {
-        row: MOVED if now > 4 and grown == 3 else MISPLACED for row, (made, grown) in places.items() if made != 3
+    places = {
+        row: (partition_of(key.encode(), 4), partition_of(key.encode(), now or 4)) for row, key in enumerate(keys)
     }
+    wanted = {row: MOVED if now > 4 and grown == 3 else MISPLACED for row, (made, grown) in places.items() if made != 3}
     assert {each.row: each.kind for each in dead} == wanted
     assert len(set(wanted.values())) == (2 if now > 4 else 1)
 

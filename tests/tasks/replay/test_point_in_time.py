@@ -60,7 +60,7 @@ def test_a_stream_that_was_silent_then_holds_no_moment_back(tmp_path: Path) -> N
     assert rebuilt.position.inputs["left"].next == 1
 
 
-# ---------------------------------------------------------------- every event one alert: what is up to a moment is counted
+# ---------------------------------------------------------------- every event is an alert: they are counted
 
 BY_V = SINGLE.replace("by u", "by v").replace("single", "by-v")
 TIMES = {"left": (0, 1_500, 1_000, 7_000, 9_000, 8_000), "right": (500, 2_000, 7_000, 9_000, 9_000, 12_000)}

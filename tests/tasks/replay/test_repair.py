@@ -310,5 +310,7 @@ def test_rows_go_out_in_parts(count: int, parts: list[int]) -> None:
 
 def test_rows_that_a_changelog_has_come_in_order() -> None:
     keys = [POSITION, *ROWS, USER + b"1", STORM, BOOK]
-    store = store_of(*((key, b"1") for key in reversed(keys)), (FOLLOWING, b"local"), (b"t", b"local"), (b"x", b"local"))
+    store = store_of(
+        *((key, b"1") for key in reversed(keys)), (FOLLOWING, b"local"), (b"t", b"local"), (b"x", b"local")
+    )
     assert [key for key, _ in logged_rows(store)] == keys

@@ -43,7 +43,10 @@ def test_it_stands_where_the_moment_is_and_says_so_in_the_journal(live: Recorded
     wanted = rebuild_at(client(live.world), live.plan, 0, at_moment, END, START_MS + moment)
     assert rows_of(store) == rows_of(at_moment)
     position = found.position
-    assert (position.watermark, position.inputs["left"].next) == (START_MS + moment, wanted.position.inputs["left"].next)
+    assert (position.watermark, position.inputs["left"].next) == (
+        START_MS + moment,
+        wanted.position.inputs["left"].next,
+    )
     assert unpack_position(store.get(POSITION) or b"") == position
     last = journal_of(live.world.client, live.plan, 0)[-1].number
     assert [entry.number for entry in found.entries] == [last + 1 + place for place in range(len(found.entries))]

@@ -62,6 +62,11 @@ def running(node: Node) -> Container:
     return node.container
 
 
+def steps(container: Container, count: int) -> None:
+    for _ in range(count):
+        container.step()
+
+
 def send(world: World, *ms: int, key: str = "u0", stream: str = "left", type_: str = "c") -> None:
     partition = partition_of(key.encode(), world.scenario.partitions)
     for each in ms:
@@ -163,6 +168,18 @@ def test_a_container_that_restores_does_not_wait_in_its_polls(tmp_path: Path, mo
     task.state = TaskState.RESTORING
     world.cycle(world.nodes[0])
     assert waits == [0.0]
+
+
+def test_an_input_that_is_paused_or_has_more_is_not_idle(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    container = started(world)
+    source = container.tasks[MAIN, 0].processor.source.sources["left"]
+    world.cycle(world.nodes[0])
+    assert source.idle_since_ms is not None
+    container._backpressure.paused = {LEFT}
+    world.cycle(world.nodes[0])
+    assert source.idle_since_ms is None
+    assert container._backpressure.paused == set()
 
 
 # ---------------------------------------------------------------- trouble
@@ -419,7 +436,9 @@ def test_states_go_from_memory_the_largest_task_first(tmp_path: Path, over: int 
     assert world.broker.open_transactions() == 0
 
 
-@pytest.mark.parametrize(("commits", "rows", "is_looked_at"), [(1_000, 1, False), (1_000, 0, True), (2, 9, True), (3, 9, False)])
+@pytest.mark.parametrize(
+    ("commits", "rows", "is_looked_at"), [(1_000, 1, False), (1_000, 0, True), (2, 9, True), (3, 9, False)]
+)
 def test_memory_is_looked_at_now_and_then_and_after_large_commits(
     tmp_path: Path, commits: int, rows: int, is_looked_at: bool
 ) -> None:
@@ -557,7 +576,9 @@ def test_what_is_read_is_stages_with_streams_topics_and_keys(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("known", "is_enough"), [(3, True), (2, False), (None, False)])
-def test_a_state_of_later_rules_is_waited_for_by_reading_them(tmp_path: Path, known: int | None, is_enough: bool) -> None:
+def test_a_state_of_later_rules_is_waited_for_by_reading_them(
+    tmp_path: Path, known: int | None, is_enough: bool
+) -> None:
     container = started(world_of(tmp_path))
     plan = replace(container.plan, book=None if known is None else RulesetChange(known))
     source = container.rule_source = Given([plan])
@@ -689,9 +710,7 @@ def test_a_partition_that_a_newer_container_wrote_is_left_alone(
 ) -> None:
     """Unless it ends when all is done, or has no other: then it is of no use."""
     world = world_of(tmp_path, partitions=partitions)
-    world.client.append(
-        [Append(topic="sim-changelog", records=[(POSITION, b'{"v":99}')], partition=partitions - 1)]
-    )
+    world.client.append([Append(topic="sim-changelog", records=[(POSITION, b'{"v":99}')], partition=partitions - 1)])
     world.start(world.nodes[0])
     container = running(world.nodes[0])
     container._goes_on = goes_on
@@ -699,12 +718,10 @@ def test_a_partition_that_a_newer_container_wrote_is_left_alone(
     container.tell = told.append
     if not is_left:
         with pytest.raises(Refused) as refused:
-            for _ in range(8):
-                container.step()
+            steps(container, 8)
         assert refused.value.code == "format-newer"
         return
-    for _ in range(8):
-        container.step()
+    steps(container, 8)
     assert (set(container.tasks), container.status().running) == ({(MAIN, 0)}, (0,))
     assert [each for each in told if each.startswith("partition 1 is left for a newer container")]
     assert members(world) == ["sim-0"]
@@ -717,7 +734,5 @@ def test_another_refusal_ends_the_container(tmp_path: Path) -> None:
     container = running(world.nodes[0])
     container._goes_on = True
     with pytest.raises(Refused) as refused:
-        for _ in range(8):
-            container.step()
+        steps(container, 8)
     assert refused.value.code == "state-damaged"
-

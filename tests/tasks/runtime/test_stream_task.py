@@ -17,7 +17,7 @@ from samovar.tasks.model.results import SettledRecords
 from samovar.tasks.rules.rate_limiter import limits_in
 from samovar.tasks.rules.timer_index import ROWS_END
 from samovar.tasks.runtime.stream_task import RulesBehind, StreamTask, TaskState, name_of, task_folder
-from tests.simulation.scenario import START_MS, Kill, Loss
+from tests.simulation.scenario import START_MS, Kill, Loss, Publish
 from tests.simulation.test_found import LEFT_AND_RIGHT, SINGLE, VISIT, record, scenario
 from tests.simulation.world import World
 
@@ -424,6 +424,30 @@ def test_a_container_that_does_not_know_the_rules_of_a_state_says_so(tmp_path: P
     at_work(world, 1).store.write([(b"w", b'{"v":1,"book":4,"rules":[]}')])
     world.take(Kill(0, "", 0))
     with pytest.raises(Refused) as refused:
-        for _ in range(6):
-            world.cycle(world.nodes[0])
+        at_work(world)
     assert refused.value.code == "rules-topic-lost"
+
+
+def test_published_rules_are_due_in_a_task_that_runs_and_what_is_dropped_is_told(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    task = at_work(world, 1)
+    container = world.nodes[0].container
+    assert container is not None
+    told: list[str] = []
+    container.tell = told.append
+    world.take(Publish("publish", "visit", VISIT.replace("gap=1s", "gap=3s")))
+    world.take(Publish("publish", "single", SINGLE))
+    container.rule_source.refresh()
+    container._renew()
+    assert task.migration_due
+    task.state = TaskState.RESTORING
+    assert not task.migration_due
+    task.state = TaskState.RUNNING
+    book, task.plan = task.plan, replace(task.plan, book=None)
+    assert not task.migration_due
+    task.plan = book
+    world.cycle(world.nodes[0])
+    assert not task.migration_due
+    (said,) = [each for each in told if each.startswith("partition 0: rules of change")]
+    assert "states of visit" in said
+    assert "single" not in said

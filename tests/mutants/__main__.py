@@ -68,7 +68,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants")
     parser.add_argument("--sample", type=int, default=200, help="0 for all")
     parser.add_argument("--draw", type=int, default=1, help="which sample: every number draws another")
-    parser.add_argument("--seeds", type=int, default=150, help="of the simulator, for each mutant")
+    parser.add_argument("--seeds", type=int, default=30, help="of the simulator, for each mutant")
     parser.add_argument("--module", choices=[target.module for target in TARGETS], action="append")
     parser.add_argument("--only", help="the id of one mutant")
     parser.add_argument("--again", action="store_true", help="run the survivors again")

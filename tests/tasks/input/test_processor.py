@@ -17,6 +17,7 @@ from samovar.tasks.input.processor import Processor
 from samovar.tasks.model.plan import Forward, Plan, RulesetChange
 from samovar.tasks.model.results import Outcome, SettledRecords
 from samovar.tasks.processors import make_processor
+from samovar.tasks.rules.processor import RuleProcessor
 from tests.tasks.input.test_source import T0, block, value
 
 RULE = """
@@ -157,6 +158,16 @@ def test_what_a_stage_missed_is_counted_once() -> None:
         processor.feed(block("use", start, [value(0)]))
         counts.append(processor.outcome().counts.missed)
     assert counts == [3, 0]
+
+
+def test_a_fold_ends_where_another_task_stands() -> None:
+    processor = made()
+    assert isinstance(processor, RuleProcessor)
+    processor.feed(block("use", 0, [value(0, n=1), value(500, n=2), value(900, n=3)]))
+    processor.release_to(T0 + 500)
+    assert (processor.source.watermark, len(processor.alerts), len(processor.source.buffer.pending)) == (T0 + 500, 1, 1)
+    processor.release_to(T0 + 400)
+    assert processor.source.watermark == T0 + 500
 
 
 # ---------------------------------------------------------------- the clock

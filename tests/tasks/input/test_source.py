@@ -192,6 +192,13 @@ def test_a_restart_reads_again_from_the_last_mark_before_what_waits() -> None:
     assert (stored.next, stored.safe, stored.largest, list(source.sources["a"].marks)) == (5, 5, T0 + 9_000, [])
 
 
+def test_marks_are_so_many_records_apart() -> None:
+    source = source_of(A)
+    for ms in range(7):
+        feed(source, "ta", ms)
+    assert [mark.offset for mark in source.sources["a"].marks] == [0, 2, 4, 6]
+
+
 def test_before_any_event_a_restart_reads_from_where_it_stands() -> None:
     source = source_of()
     source.sources["a"].next, source.sources["a"].topic_id = 9, "id"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from samovar.changelog.formats.journal import JournalEntry, pack_entry
+from samovar.changelog.log import Append
 from samovar.changelog.partitioner import partition_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.point_in_time import rebuild_at
@@ -129,3 +131,18 @@ def test_of_a_later_stage_all_events_up_to_the_moment_and_none_after(stages: Wor
     found = [alerts_at(stages, 1, partition, moment) for partition in range(2)]
     assert sum(count for count, _ in found) == sum(1_000 * number <= moment for number in range(12))
     assert {each.position.watermark for _, each in found} == {START_MS + moment + 1}
+
+
+@pytest.mark.parametrize(("moment", "journal"), [(4_998, 1), (4_999, 2)])
+def test_a_stage_that_was_once_set_back_to_a_later_moment(tmp_path: Path, moment: int, journal: int) -> None:
+    """What its journal says of that moment counts for later ones only."""
+    streams = {"left": {**LEFT_AND_RIGHT["left"], "slack": "0ms", "partitions": 2}}
+    world = World(replace(scenario(BY_V), partitions=2, streams=streams), tmp_path / "service")
+    world.take(record("left", "c", 0, partition=partition_of(b"u0", 2), v="v0"))
+    world.take(Settle())
+    plan = world.plans()[1]
+    facts = {"largest": START_MS + 5_000}
+    entry = JournalEntry(kind="advance", number=2, inputs={"left": 0}, watermark=None, facts=facts)
+    world.client.append([Append(topic=plan.topics.journal, records=[(b"0", pack_entry(entry))], partition=0)])
+    found = rebuild_at(world.client, plan, 0, MemoryStore(), Until({"left": 0}), START_MS + moment)
+    assert (found.position.journal, found.position.watermark) == (journal, START_MS + moment + 1)

@@ -148,6 +148,19 @@ def test_how_often_it_writes_makes_no_difference(live: Recorded, monkeypatch: py
     assert (seen, seen[-1]) == (sorted(seen), len(EVENTS))
 
 
+def test_each_input_is_opened_once(live: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    cursor = SourceReplay._cursor
+
+    def noting(self: SourceReplay, stream: str, start: int) -> Any:
+        opened.append(stream)
+        return cursor(self, stream, start)
+
+    monkeypatch.setattr(SourceReplay, "_cursor", noting)
+    live.rebuilt(Until({"left": len(EVENTS)}))
+    assert opened == ["left"]
+
+
 @pytest.mark.parametrize(
     ("until", "code"), [({"left": len(EVENTS) + 1}, "input-truncated"), ({"left": len(EVENTS)}, None)]
 )

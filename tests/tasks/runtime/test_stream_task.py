@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.record import FORMATS, POSITION, ROW, Input, Position, unpack_position
+from samovar.changelog.formats.record import FORMATS, INDEXED, POSITION, ROW, Input, Position, unpack_position
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.restore.restore import following_of
 from samovar.common.errors import Refused
@@ -451,3 +451,15 @@ def test_published_rules_are_due_in_a_task_that_runs_and_what_is_dropped_is_told
     (said,) = [each for each in told if each.startswith("partition 0: rules of change")]
     assert "states of visit" in said
     assert "single" not in said
+
+
+def test_a_task_begins_once_however_long_its_index_takes(tmp_path: Path) -> None:
+    world = world_of(tmp_path, whole_states=1, index_rows=1)
+    at_work(world, 1, 2, 3).store.write([(INDEXED, None)])
+    task = fresh(world)
+    task.open()
+    assert not task.restore_some(0.0)
+    processor, steps = task.processor, 1
+    while not task.restore_some(0.0):
+        steps += 1
+    assert (task.processor is processor, steps, states(task)) == (True, 4, 3)

@@ -30,7 +30,7 @@ from hypothesis import Phase, settings
 from tests.mutants.mutation import Mutant, path_of
 
 STALLED_S = 20  # of CPU time for one test or one seed: a mutant that takes more hangs
-LOOK_S, LOOKS = 10, 3  # in so many looks at a process that computed nothing, it waits for ever
+LOOK_S, LOOKS = 10, 4  # in so many looks at a process that computed next to nothing, it waits for ever
 MEMORY_BYTES = 8 << 30
 QUIETLY = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # what was loaded before the fork: only texts differ
 OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", "--no-header", "--tb=no")
@@ -132,14 +132,14 @@ def give_time() -> None:
 
 
 class _Idleness:
-    """Ends a process that computes nothing. The clock alone would not tell, on a machine that others use too."""
+    """Ends a process that only waits. The clock alone would not tell, on a machine that others use too."""
 
     def __init__(self) -> None:
         self.used_s, self.times = 0.0, 0
 
     def look(self, *_: object) -> None:
         used_s = time.process_time()
-        self.times = self.times + 1 if used_s - self.used_s < 0.01 else 0
+        self.times = self.times + 1 if used_s - self.used_s < LOOK_S / 50 else 0
         self.used_s = used_s
         if self.times >= LOOKS:
             os._exit(WAITS)

@@ -106,8 +106,8 @@ def mutants_in(module: str, source: bytes) -> list[Mutant]:
         shown = _without_indent(before), _without_indent(after)
         twins[number, *shown] += 1
         begin, until = [head for head in heads if head[0] <= node.lineno <= head[1]][-1]
-        place = start, end, text, number, twins[number, *shown]
-        found.append(Mutant(module, node.lineno, kind, *shown, *place, first=begin, last=until))
+        twin = twins[number, *shown]
+        found.append(Mutant(module, node.lineno, kind, *shown, start, end, text, number, twin, begin, until))
     return found
 
 

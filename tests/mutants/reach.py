@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from tests.mutants.killing import OPTIONS, QUIETLY, give_time, in_child, run_seeds
+from tests.mutants.killing import OPTIONS, QUIETLY, Step, give_time, in_child, run_seeds
 from tests.mutants.mutation import ROOT, Mutant, path_of
 
 REACH = ROOT / "build" / "mutants-reach.json"
@@ -56,7 +57,7 @@ class Tracer:
             yield
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
 
     def taken(self) -> Lines:
         lines, self._lines = self._lines, {}
@@ -123,11 +124,11 @@ class Reach:
         """Run what was not run yet."""
         for file in sorted({file for each in tests for file in _files(each)}):
             name = str(file.relative_to(ROOT))
-            found = self._found(name, [file], lambda name=name: self._run_file(name))
+            found = self._found(name, [file], partial(self._run_file, name))
             self.tests |= {test: Reached(**each) for test, each in found.items()}
         simulator = sorted((ROOT / "tests" / "simulation").glob("*.py"))
         for seed in range(1, seeds + 1):
-            found = self._found(f"seed {seed}", simulator, lambda seed=seed: self._run_seed(seed))
+            found = self._found(f"seed {seed}", simulator, partial(self._run_seed, seed))
             if found:
                 self.seeds[seed] = Reached(**found[""])
 
@@ -171,13 +172,14 @@ class Reach:
         found = in_child(act)
         return found if isinstance(found, dict) else {}
 
-    def steps(self, mutant: Mutant) -> list[tuple[str, ...] | list[int]]:
+    def steps(self, mutant: Mutant) -> list[Step]:
         """What runs the mutated statement, the quickest first; tests of one file stand together."""
         tests = sorted((name for name, each in self.tests.items() if each.runs(mutant)), key=self._test_s)
         seeds = [seed for seed, each in self.seeds.items() if each.runs(mutant)]
         few, quick = tests[:FEW], [name for name in tests[FEW:] if self._test_s(name) <= QUICK_S]
         slow = [name for name in tests[FEW:] if QUICK_S < self._test_s(name) <= SLOW_S]
-        steps = [tuple(sorted(few)), tuple(sorted(quick)), seeds[:SOME], tuple(sorted(slow)), seeds[SOME:]]
+        parts = tuple(sorted(few)), tuple(sorted(quick)), tuple(sorted(slow))
+        steps: list[Step] = [parts[0], parts[1], seeds[:SOME], parts[2], seeds[SOME:]]
         return [step for step in steps if step]
 
     def _test_s(self, name: str) -> float:

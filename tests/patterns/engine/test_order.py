@@ -106,9 +106,9 @@ def test_in_order_without_slack_is_passed_through() -> None:
 # ---------------------------------------------------------------- by hand
 
 
-def two(**more: int) -> Buffer:
+def two(floor: int = NO_TIME) -> Buffer:
     """Two streams, of which the first has a slack of 10."""
-    return Buffer(columns=0, slack_ms=[10, 0], partitions=[(0, 0), (1, 0)], **more)
+    return Buffer(columns=0, slack_ms=[10, 0], partitions=[(0, 0), (1, 0)], floor=floor)
 
 
 def taken(buffer: Buffer, *rows: Row) -> tuple[list[Row], list[tuple[int, int]], int]:

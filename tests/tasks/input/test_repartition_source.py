@@ -470,5 +470,7 @@ def test_newer_records_are_refused() -> None:
 def test_schemas_that_were_unknown_before_what_is_read_again_are_let_go_of() -> None:
     run = begun()
     source = run.source.sources["a"]
-    source.unknown = (Unknown(7, 1, 3), Unknown(8, 1, 4), Unknown(9, 1, None))
-    assert run.source.inputs()["a"].unknown == source.unknown == (Unknown(8, 1, 4), Unknown(9, 1, None))
+    source.unknown = tuple([Unknown(7, 1, 3), Unknown(8, 1, 4), Unknown(9, 1, None)])
+    stored = run.source.inputs()["a"].unknown
+    assert stored == (Unknown(8, 1, 4), Unknown(9, 1, None))
+    assert source.unknown == stored

@@ -29,7 +29,7 @@ EVENTS = [("k0", 0, False), ("k1", 200, False), ("k0", 1_100, True), ("k2", 5_00
           ("k0", 6_500, True), ("k3", 9_000, False)]  # fmt: skip
 
 
-def world_of(folder: Path, rule: str = VISIT, streams: Any = ONE, **tunables: int) -> World:
+def world_of(folder: Path, rule: str = VISIT, streams: Any = ONE, **tunables: Any) -> World:
     return World(replace(scenario(rule, **tunables), streams=streams), folder / "service")
 
 
@@ -46,7 +46,7 @@ def rows_of(store: Any) -> dict[bytes, bytes]:
 class Recorded:
     """A live run, and what its store had after each commit of an event."""
 
-    def __init__(self, folder: Path, **tunables: int) -> None:
+    def __init__(self, folder: Path, **tunables: Any) -> None:
         self.world = world_of(folder, **tunables)
         self.node = self.world.nodes[0]
         for _ in range(6):

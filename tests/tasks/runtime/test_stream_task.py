@@ -26,7 +26,7 @@ CHANGELOG = TopicPartition("sim-changelog", 0)
 ONE = {"left": {**LEFT_AND_RIGHT["left"], "slack": "0ms"}}
 
 
-def world_of(folder: Path, rule: str = VISIT, streams: Any = ONE, **tunables: int) -> World:
+def world_of(folder: Path, rule: str = VISIT, streams: Any = ONE, **tunables: Any) -> World:
     return World(replace(scenario(rule, **tunables), streams=streams), folder / "service")
 
 
@@ -329,9 +329,10 @@ def test_where_a_stream_is_read_that_comes_with_other_rules(tmp_path: Path) -> N
 
 def test_a_task_is_dirty_while_it_runs_and_has_something_to_commit(tmp_path: Path) -> None:
     task = at_work(world_of(tmp_path), 1)
-    assert not task.dirty
-    task.processor.dirty = True
-    assert task.dirty
+    found = []
+    for task.processor.dirty in (False, True):
+        found.append(task.dirty)
+    assert found == [False, True]
     task.snapshot_if_due(START_MS + 10**12)
     assert task._snapshot_at_ms < START_MS + 10**12, "between two batches only"
     task.state = TaskState.RESTORING
@@ -439,10 +440,10 @@ def test_published_rules_are_due_in_a_task_that_runs_and_what_is_dropped_is_told
     world.take(Publish("publish", "single", SINGLE))
     container.rule_source.refresh()
     container._renew()
-    assert task.migration_due
-    task.state = TaskState.RESTORING
-    assert not task.migration_due
-    task.state = TaskState.RUNNING
+    due = {}
+    for task.state in (TaskState.RESTORING, TaskState.RUNNING):
+        due[task.state] = task.migration_due
+    assert due == {TaskState.RESTORING: False, TaskState.RUNNING: True}
     book, task.plan = task.plan, replace(task.plan, book=None)
     assert not task.migration_due
     task.plan = book

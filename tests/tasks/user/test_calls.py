@@ -109,7 +109,7 @@ def test_a_window_ends_before_events_of_its_end_and_after_timers_before_it() -> 
     assert noted(calls)[-1] == ("at", 100)
     calls.run([], 500)
     assert noted(calls)[-1] == ("window", 200)
-    assert (calls.timers.window_end, calls.is_due(10**9)) == (None, False), "nothing happened since"
+    assert not calls.is_due(10**9), "nothing happened since"
 
 
 @pytest.mark.parametrize(("time", "end"), [(0, 100), (99, 100), (100, 200), (101, 200), (-1, 0), (-100, 0)])

@@ -83,7 +83,7 @@ def with_changelog(at: Bed, name: str, records: int) -> Samovar:
         begin, end = at.log.bounds([place])[place]
         for _ in range(A_KEY - 1):
             cursor = PartitionCursor(at.log, place, begin)
-            while (some := cursor.take(end)) is not None:
+            while (some := cursor.next_records(end)) is not None:
                 at.log.append([Append(topic=side.changelog, records=some.pairs(), partition=partition)])
             cursor.close()
     return side

@@ -39,7 +39,7 @@ def main(given: Sequence[str]) -> int:
         side = processed(at, "tables", distinct(arguments.keys))
         for number in range(arguments.rounds):
             own.append(timed(side, asked, None).seconds)
-            with patch.object(RocksStore, "take", take_by_rocksdb):
+            with patch.object(RocksStore, "ingest_table", take_by_rocksdb):
                 rocks.append(timed(side, asked, None).seconds)
             say(f"round {number + 1}: {own[-1]:.1f} s, by RocksDB's writer {rocks[-1]:.1f} s")
     keys = f"{arguments.keys:,} keys"

@@ -103,7 +103,7 @@ class PartitionCursor:
         self._reader = log.point_reader({at: start}, log.tunables.few_records) if few else log.reader({at: start})
         self._waiting: deque[Records] = deque()
 
-    def take(self, until: int) -> Records | None:
+    def next_records(self, until: int) -> Records | None:
         """The next records before an offset; None when there is none before it any more."""
         waited_s = 0.0  # counted, not measured: the same with a log that is not of this time
         while self.next < until:
@@ -130,7 +130,7 @@ class PartitionCursor:
     def read_to(self, until: int) -> Iterator[Records]:
         """All that is before an offset; the cursor is closed then."""
         with closing(self):
-            while (records := self.take(until)) is not None:
+            while (records := self.next_records(until)) is not None:
                 yield records
 
     def close(self) -> None:

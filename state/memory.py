@@ -63,7 +63,7 @@ class MemoryStore:
                 raise out_of_order(place, Path("memory"))
         self.write(taken)
 
-    def take(self, table: SortedTable) -> None:
+    def ingest_table(self, table: SortedTable) -> None:
         self.write(table.changes())
 
     def close(self) -> None:

@@ -66,26 +66,26 @@ class RocksStore(RocksReader):
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=self.path) as folder:
             file = Path(folder) / "pairs.sst"
             if write_table(file, pairs, self._memory, self.path):
-                self._take(db, file)
+                self._ingest_file(db, file)
 
-    def take(self, table: SortedTable) -> None:
+    def ingest_table(self, table: SortedTable) -> None:
         """As `ingest`, of a table that writes its own file."""
         db = self._open()
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=self.path) as folder:
             file = Path(folder) / "pairs.sst"
             do(lambda: table.write(file), self.path)
-            self._take(db, file)
+            self._ingest_file(db, file)
 
-    def take_tables(self, files: Iterable[Path]) -> None:
+    def ingest_tables(self, files: Iterable[Path]) -> None:
         """Take table files that were written elsewhere, one after the other; what is later wins. The files stay."""
         db = self._open()
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=self.path) as folder:
             for number, file in enumerate(files):
                 own = Path(folder) / f"{number}.sst"
                 link_or_copy(file, own)
-                self._take(db, own)
+                self._ingest_file(db, own)
 
-    def _take(self, db: Rdict, file: Path) -> None:
+    def _ingest_file(self, db: Rdict, file: Path) -> None:
         moved = IngestExternalFileOptions()
         moved.set_move_files(True)
         do(lambda: db.ingest_external_file([str(file)], moved), self.path)

@@ -55,7 +55,7 @@ class TaskStore(Store, PrefixScanStore, Protocol):
     def ingest(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         """Take many sorted pairs at once, much faster than by `write`: all of them or none."""
 
-    def take(self, table: SortedTable) -> None: ...
+    def ingest_table(self, table: SortedTable) -> None: ...
     def rows_about(self) -> int:
         """Roughly how many there are, at no cost."""
 

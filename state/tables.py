@@ -70,7 +70,7 @@ class TableStore:
         while (first := next(rest, None)) is not None:
             self.ingest(chain([first], islice(rest, self._file_rows - 1)))
 
-    def take(self, table: SortedTable) -> None:
+    def ingest_table(self, table: SortedTable) -> None:
         """As `ingest`, of a table that writes its own file."""
         self._made(lambda file: do(lambda: table.write(file), self.folder))
 

@@ -6,9 +6,9 @@ A record's value is a head of 24 bytes, little-endian, and then the value of the
     format u8 = 1 | kind u8 | flags u16 | source partition u32 | offset i64 | time i64
 
     event (kind 0)   offset and log time of the source's record; flags are 0
-    mark (kind 1)    offset: all records before it were forwarded, or put aside. time: the largest event time of the
-                     partition, or what it was raised to while the partition is idle; -2^62 where there is none yet.
-                     flag 1: the partition is silent, and holds event time back no more. After the head: since i64, the
+    mark (kind 1)    offset: all records before it were forwarded, or put aside. time: the maximum event time of the
+                     partition, or what it was advanced to while the partition is idle; -2^62 where there is none yet.
+                     flag 1: the partition is idle, and holds event time back no more. After the head: since i64, the
                      offset from which on all was forwarded without a break
 
 An event's key is the text of the field that the topic is keyed by, and murmur2 of it says the partition. Marks have no
@@ -32,7 +32,7 @@ from samovar.native.kernel import Messages
 FORMAT = 1
 NO_FORMAT = 32  # and above: texts begin so, and no version of ours
 EVENT, MARK = 0, 1
-SILENT = 1
+IDLE = 1
 NO_TIME = -(1 << 62)  # as samovar.patterns.engine.order has it
 HEAD = np.dtype(
     [("format", "u1"), ("kind", "u1"), ("flags", "<u2"), ("partition", "<u4"), ("offset", "<i8"), ("time", "<i8")]
@@ -48,8 +48,8 @@ class WatermarkMarker:
 
     partition: int
     next: int
-    largest: int
-    silent: bool
+    max_event_time: int
+    idle: bool
     since: int
 
 
@@ -69,8 +69,8 @@ def pack_events(partition: int, offsets: Int64s, times: Int64s, values: Messages
 
 def pack_mark(mark: WatermarkMarker) -> bytes:
     head = np.zeros(1, HEAD)
-    head["format"], head["kind"], head["flags"] = FORMAT, MARK, SILENT if mark.silent else 0
-    head["partition"], head["offset"], head["time"] = mark.partition, mark.next, mark.largest
+    head["format"], head["kind"], head["flags"] = FORMAT, MARK, IDLE if mark.idle else 0
+    head["partition"], head["offset"], head["time"] = mark.partition, mark.next, mark.max_event_time
     return head.tobytes() + _SINCE.pack(mark.since)
 
 
@@ -93,15 +93,13 @@ def marks_of(heads: Heads, values: Messages) -> list[WatermarkMarker]:
     for row in np.flatnonzero((heads["format"] == FORMAT) & (heads["kind"] == MARK)).tolist():
         head, rest = heads[row], values[row][HEAD_BYTES:]
         (since,) = _SINCE.unpack(rest[: _SINCE.size]) if len(rest) >= _SINCE.size else (0,)
-        silent = bool(int(head["flags"]) & SILENT)
-        found.append(
-            WatermarkMarker(int(head["partition"]), int(head["offset"]), int(head["time"]), silent, int(since))
-        )
+        idle = bool(int(head["flags"]) & IDLE)
+        found.append(WatermarkMarker(int(head["partition"]), int(head["offset"]), int(head["time"]), idle, int(since)))
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Originals:
+class OriginalRecords:
     """Rows of a repartition topic's records with the offsets and values of the source; `heads` tell its partition."""
 
     whole: Records

@@ -54,16 +54,16 @@ class RestoreReport:
         return (self.todo - self.done) / self.per_s if self.per_s else None
 
 
-@stored("stage partition life watermark held_by inputs restore state_bytes waiting")
+@stored("stage partition life watermark blocked_by inputs restore state_bytes waiting")
 @dataclass(frozen=True)
 class TaskReport:
-    """One task. `held_by` is the input partition that event time waits for; `waiting` events wait for event time."""
+    """One task. `blocked_by` is the input partition that event time waits for; `waiting` events wait for event time."""
 
     stage: str
     partition: int
     life: str
     watermark: int | None = None
-    held_by: tuple[str, int] | None = None
+    blocked_by: tuple[str, int] | None = None
     inputs: Sequence[InputReport] = ()
     restore: RestoreReport | None = None
     state_bytes: int | None = None
@@ -92,7 +92,7 @@ class RuleReport:
 
 @stored("rule version number status kept_back")
 @dataclass(frozen=True)
-class RuleAtWork:
+class ActiveRule:
     """A rule at work: live, shadow, cold (too little history yet) or draining. `kept_back`: alerts lost to a storm."""
 
     rule: str
@@ -102,7 +102,7 @@ class RuleAtWork:
     kept_back: int = 0
 
 
-@stored("slot host pid since_ms version time_ms tasks counts caught_up address rules at_work rules_refused unread")
+@stored("slot host pid since_ms version time_ms tasks counts caught_up address rules active_rules rules_refused unread")
 @dataclass(frozen=True, kw_only=True)
 class MemberMetadata:
     """One container. `address` is where questions about its keys are answered, if anywhere."""
@@ -118,7 +118,7 @@ class MemberMetadata:
     caught_up: bool = False
     address: str | None = None
     rules: Sequence[RuleReport] = ()
-    at_work: Sequence[RuleAtWork] = ()  # where rules were published, or one is in a storm
+    active_rules: Sequence[ActiveRule] = ()  # where rules were published, or one is in a storm
     rules_refused: str | None = None  # why a published change is not taken
     unread: Mapping[str, int] = field(default_factory=dict)  # by stream: records in partitions that came later
 
@@ -127,7 +127,7 @@ class MemberMetadata:
 class HeartbeatRecord:
     """A container's record as it is in the log."""
 
-    presence: MemberMetadata
+    metadata: MemberMetadata
     log_ms: int
 
 
@@ -148,11 +148,11 @@ def spec_of(service: str, replication: int = 1) -> TopicSpec:
     return TopicSpec(topic_of(service), 1, SETTINGS, replication)
 
 
-def pack_presence(presence: MemberMetadata) -> bytes:
-    return json.dumps({"v": FORMAT, **to_wire(presence)}, separators=(",", ":")).encode()
+def pack_metadata(metadata: MemberMetadata) -> bytes:
+    return json.dumps({"v": FORMAT, **to_wire(metadata)}, separators=(",", ":")).encode()
 
 
-def unpack_presence(data: bytes) -> MemberMetadata:
+def unpack_metadata(data: bytes) -> MemberMetadata:
     raw: dict[str, Any] = json.loads(data)
     if raw.pop("v") > FORMAT:
         raise Refused(
@@ -163,10 +163,10 @@ def unpack_presence(data: bytes) -> MemberMetadata:
     return from_wire(MemberMetadata, raw)
 
 
-def send_heartbeat(log: Log, service: str, presence: MemberMetadata) -> None:
+def send_heartbeat(log: Log, service: str, metadata: MemberMetadata) -> None:
     """Say how a container is doing, outside of any transaction."""
     log.append(
-        [Append(topic=topic_of(service), records=[(b"%d" % presence.slot, pack_presence(presence))], partition=0)]
+        [Append(topic=topic_of(service), records=[(b"%d" % metadata.slot, pack_metadata(metadata))], partition=0)]
     )
 
 
@@ -187,7 +187,7 @@ def read_heartbeats(log: Log, service: str) -> dict[int, HeartbeatRecord]:
             if value is None:
                 found.pop(slot, None)
             else:
-                found[slot] = HeartbeatRecord(unpack_presence(value), int(records.times[row]))
+                found[slot] = HeartbeatRecord(unpack_metadata(value), int(records.times[row]))
     return dict(sorted(found.items()))
 
 

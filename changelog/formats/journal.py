@@ -3,10 +3,10 @@
 A record's key is the task's partition as text, its value JSON: `v` first, then `kind`, `number` (the task's entries
 counted from 1), `inputs` (stream to the offset that was next when it happened), `watermark` before it, and:
 
-    advance   stream, largest      the stream was idle at its end, and its event time was raised. Without a stream: a
-                                   stage was set back, and event time came up to `largest` there
+    advance   stream, largest      the stream was idle at its end, and its event time was advanced. Without a stream: a
+                                   stage was set back, and event time came up to `max_event_time` there
     silent    stream               no event ever came, and the stream holds event time back no more
-    joined    stream, largest      a silent stream's first records came: events before `largest` are late
+    joined    stream, largest      an idle stream's first records came: events before `max_event_time` are late
     rules     rules, params, lists the rules from here on: id, version and text of each; of a user's task none, but
                                    `task`: its id, class and version. Of published rules also `book` (the number of the
                                    change), of each what samovar.tasks.model.plan.PublishedRule adds, `moves` (stores
@@ -36,7 +36,7 @@ from typing import Any
 from samovar.changelog.formats.record import newer
 
 FORMAT = 1
-ANEW = "anew"
+RESTART = "restart"
 REWIND = "rewind"
 SCHEMA = "schema"
 

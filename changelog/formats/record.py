@@ -35,7 +35,7 @@ from samovar.state.store import Change
 
 FORMAT = 1
 ROW_FORMAT = 1  # of native/match/rows.cpp
-ROW, POSITION, USER, FOLLOWING, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
+ROW, POSITION, USER, CHECKPOINT, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
 STORM, BOOK = b"v", b"w"
 UNKNOWN_SINCE = -1
 FORMATS = {"row": ROW_FORMAT, "position": FORMAT}  # as a snapshot's manifest says of its rows
@@ -48,13 +48,13 @@ class SourcePartitionPosition(NamedTuple):
     """A source partition of a repartition topic, as a task knows it (samovar.changelog.formats.forwarded)."""
 
     partition: int
-    largest: int | None  # event time, of a silent one what it told last; None: nothing is known yet
-    silent: bool
+    max_event_time: int | None  # event time, of an idle one what it told last; None: nothing is known yet
+    idle: bool
     next: int  # offset of the source: events before it have come
     since: int  # from where on they came without a break, or UNKNOWN_SINCE
 
 
-class Unknown(NamedTuple):
+class UnknownSchema(NamedTuple):
     """A schema that nobody knew in a stretch of an input: its messages there were dead letters, and stay that."""
 
     schema: int
@@ -66,54 +66,54 @@ class EmittedWatermark(NamedTuple):
     """What a task told a repartition topic last, and from which source offset on it forwards (or UNKNOWN_SINCE)."""
 
     since: int
-    largest: int | None  # event time; None: nothing yet
-    silent: bool
+    max_event_time: int | None  # event time; None: nothing yet
+    idle: bool
 
 
-@stored("topic topic_id next safe largest raises silent parts joins unknown placing")
+@stored("topic topic_id next replay_from max_event_time advances idle parts activations unknown placing")
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputPosition:
     """Where a task stands in one input partition.
 
-    Records before `next` were taken; those from `safe` on are read again after a crash, because some of them wait for
-    event time. `largest` is the largest event time before `safe` (None: no event yet); `raises` are later points at
-    which it was raised without an event: (offset, largest). `silent`: it holds event time back no more, since no event
-    ever came. Of a repartition topic, `parts` are its source partitions before `safe`, and `joins` the later points at
-    which a silent one spoke again: (offset, partition, largest). `unknown` are the schemas that nobody knows yet, or
-    did not at some place from `safe` on. `placing` are the offsets at which the check of records' partitions was turned
+    Records before `next` were taken; those from `replay_from` on are read again after a crash, because some of them wait for
+    event time. `max_event_time` is the maximum event time before `replay_from` (None: no event yet); `advances` are later points at
+    which it was advanced without an event: (offset, largest). `idle`: it holds event time back no more, since no event
+    ever came. Of a repartition topic, `parts` are its source partitions before `replay_from`, and `activations` the later points at
+    which an idle one became active again: (offset, partition, largest). `unknown` are the schemas that nobody knows yet, or
+    did not at some place from `replay_from` on. `placing` are the offsets at which the check of records' partitions was turned
     on and off, in turn (samovar.tasks.input.placement).
     """
 
     topic: str
     topic_id: str
     next: int
-    safe: int
-    largest: int | None = None
-    raises: tuple[tuple[int, int], ...] = ()
-    silent: bool = False
+    replay_from: int
+    max_event_time: int | None = None
+    advances: tuple[tuple[int, int], ...] = ()
+    idle: bool = False
     parts: tuple[SourcePartitionPosition, ...] = ()
-    joins: tuple[tuple[int, int, int], ...] = ()
-    unknown: tuple[Unknown, ...] = ()
+    activations: tuple[tuple[int, int, int], ...] = ()
+    unknown: tuple[UnknownSchema, ...] = ()
     placing: tuple[int, ...] = ()
 
 
-@stored("watermark inputs streams rules journal forwards book changelog service journal_id rewinding")
+@stored("watermark inputs streams rules journal forwards ruleset_change changelog service journal_id rewinding")
 @dataclass(frozen=True, slots=True)
 class Position:
     """What a task's state stands for: input up to here, event time, rules, and journal entries written so far.
 
-    `forwards` are the repartition topics that the task writes, `book` the change of published rules that it took last,
+    `forwards` are the repartition topics that the task writes, `ruleset_change` the change of published rules that it took last,
     `changelog` the id of the changelog topic that has all of the state: in another one this is a part of it. `service`
     is whose state it is: nobody else may go on with it.
     """
 
     watermark: int | None
-    inputs: Mapping[str, Input]  # by stream
+    inputs: Mapping[str, InputPosition]  # by stream
     streams: tuple[str, ...]  # in the order of their numbers, which stored states use
     rules: Mapping[str, str]  # id to version
     journal: int = 0
     forwards: Mapping[str, EmittedWatermark] = field(default_factory=dict)
-    book: int = 0
+    ruleset_change: int = 0
     changelog: str = ""
     service: str = ""  # of an early version: unknown
     journal_id: str = ""  # of the topic that has the entries; also unknown there
@@ -159,11 +159,11 @@ def refuse_others(position: Position | None, service: str, where: str) -> None:
         )
 
 
-def pack_following(following: ChangelogCheckpoint) -> bytes:
-    return _json(following)
+def pack_checkpoint(checkpoint: ChangelogCheckpoint) -> bytes:
+    return _json(checkpoint)
 
 
-def unpack_following(data: bytes) -> ChangelogCheckpoint:
+def unpack_checkpoint(data: bytes) -> ChangelogCheckpoint:
     return _read(ChangelogCheckpoint, data, "the store's own position")
 
 

@@ -25,7 +25,7 @@ SETTINGS = {"cleanup.policy": "compact"}
 
 
 @dataclass(frozen=True, order=True)
-class LetterPlace:
+class DeadLetterPlace:
     """Where a letter is."""
 
     partition: int
@@ -43,13 +43,13 @@ def spec_of(service: str, replication: int = 1) -> TopicSpec:
     return TopicSpec(topic_of(service), 1, SETTINGS, replication)
 
 
-def mark(letters: Topic, place: LetterPlace, to: str, attempt: int, time_ms: int) -> Pair:
+def mark(letters: Topic, place: DeadLetterPlace, to: str, attempt: int, time_ms: int) -> Pair:
     """The record that says that a letter was put back."""
     value = {"v": FORMAT, "to": to, "attempt": attempt, "time_ms": time_ms}
     return f"{letters.id}/{place}".encode(), json.dumps(value, separators=(",", ":")).encode()
 
 
-def headers_of(letters: Topic, place: LetterPlace, attempt: int) -> Headers:
+def headers_of(letters: Topic, place: DeadLetterPlace, attempt: int) -> Headers:
     return (FROM, f"{letters.name}/{place}".encode()), (ATTEMPT, b"%d" % attempt)
 
 
@@ -58,7 +58,7 @@ def carried(headers: Headers) -> Headers:
     return tuple(each for each in headers if each[0].startswith(PREFIX)) if headers else ()
 
 
-def marked(log: Log, service: str, letters: Topic) -> set[LetterPlace]:
+def marked(log: Log, service: str, letters: Topic) -> set[DeadLetterPlace]:
     """The letters of a topic that were put back."""
     topic = topic_of(service)
     if topic not in log.topics([topic]):
@@ -68,5 +68,5 @@ def marked(log: Log, service: str, letters: Topic) -> set[LetterPlace]:
         for key, _ in records.pairs():
             topic_id, partition, offset = (key or b"/0/0").decode().rsplit("/", 2)  # an id may have slashes, too
             if topic_id == letters.id:
-                found.add(LetterPlace(int(partition), int(offset)))
+                found.add(DeadLetterPlace(int(partition), int(offset)))
     return found

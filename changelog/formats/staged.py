@@ -71,7 +71,7 @@ class StagedManifest:
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
-    def following(self) -> ChangelogCheckpoint | None:
+    def checkpoint(self) -> ChangelogCheckpoint | None:
         """Where in which changelog the rows are."""
         if self.topic is None or self.topic_id is None or self.partitions is None or self.offset is None:
             return None

@@ -65,7 +65,7 @@ class EndWatch:
                 found[at] = look.stretch
         return found
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask once. A look that fails says nothing."""
         wanted, asked_s = self._wanted, self._now_s()
         if not wanted:
@@ -79,7 +79,7 @@ class EndWatch:
 
     def _run(self) -> None:
         while not self._closed.wait(LOOK_S):
-            self.look()
+            self.refresh()
 
     def close(self) -> None:
         """It may still wait for an answer, and ends after it."""

@@ -91,5 +91,5 @@ def _last_position(log: Log, at: TopicPartition, start: int, end: int) -> tuple[
 def first_time(log: Log, at: TopicPartition, start: int, end: int) -> int | None:
     """Log time of the first record of an offset range; None where there is none."""
     with closing(PartitionCursor(log, at, start)) as cursor:
-        records = cursor.take(end)
+        records = cursor.next_records(end)
     return None if records is None else int(records.times[0])

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from samovar.changelog.formats.record import (
-    FOLLOWING,
+    CHECKPOINT,
     INDEXED,
     POSITION,
     ChangelogCheckpoint,
     Position,
     deadline_rows,
-    pack_following,
+    pack_checkpoint,
     refuse_others,
-    unpack_following,
+    unpack_checkpoint,
     unpack_position,
 )
 from samovar.changelog.log import Bounds, Log, Topic, TopicPartition
@@ -140,7 +140,7 @@ class ChangelogPartition:
     service: str = ""  # whose it must be; "": anyone's
 
     @classmethod
-    def look(cls, log: Log, at: TopicPartition, delete_retention_ms: int, service: str = "") -> ChangelogPartition:
+    def load(cls, log: Log, at: TopicPartition, delete_retention_ms: int, service: str = "") -> ChangelogPartition:
         topic = log.topics([at.topic]).get(at.topic)
         if topic is None:
             raise Refused(
@@ -157,49 +157,49 @@ class ChangelogPartition:
             refuse_others(position, self.service, f"the changelog {self.at}")
 
 
-def following_of(store: Readable) -> ChangelogCheckpoint | None:
+def checkpoint_of(store: Readable) -> ChangelogCheckpoint | None:
     """Where a store stands, None where it is new."""
-    data = store.get(FOLLOWING)
-    return None if data is None else unpack_following(data)
+    data = store.get(CHECKPOINT)
+    return None if data is None else unpack_checkpoint(data)
 
 
-def next_step(following: ChangelogCheckpoint | None, changelog: ChangelogPartition, now_ms: int) -> int | None:
+def next_step(checkpoint: ChangelogCheckpoint | None, changelog: ChangelogPartition, now_ms: int) -> int | None:
     """The offset to read on from; None where the store must be replaced whole, because deletes may be missing from
     what it would read. A store that cannot belong to this changelog is refused.
     """
-    if following is None:
+    if checkpoint is None:
         return changelog.bounds.begin
     topic = changelog.topic
-    if following.partitions != topic.partitions:
+    if checkpoint.partitions != topic.partitions:
         raise Refused(
             "changelog-repartitioned",
             f"the changelog {topic.name} has {topic.partitions} partitions, and the store was made for"
-            f" {following.partitions}",
+            f" {checkpoint.partitions}",
             "Keys are in other partitions now. Put the partition count back, or rebuild the state under a new service"
             " name with `samovar restore --from source`.",
         )
-    if following.topic_id != topic.id:
+    if checkpoint.topic_id != topic.id:
         raise Refused(
             "changelog-recreated",
             f"the changelog {topic.name} is not the one that the store of partition {changelog.at.partition} followed:"
             " it was deleted and made again",
             "If the new one is empty by mistake, rebuild from the input: `samovar restore --from source`.",
-            f"topic id {topic.id}, the store knows {following.topic_id}",
+            f"topic id {topic.id}, the store knows {checkpoint.topic_id}",
         )
     begin, end = changelog.bounds
-    if following.next > end:
+    if checkpoint.next > end:
         raise Refused(
             "store-ahead",
-            f"the store of partition {changelog.at.partition} is at offset {following.next:,} of its changelog,"
+            f"the store of partition {changelog.at.partition} is at offset {checkpoint.next:,} of its changelog,"
             f" which ends at {end:,}",
             "The changelog lost records, or this is another one. If the changelog is right:"
             " `samovar restore --from changelog`; if the store is: `samovar restore --from source`.",
             f"changelog {changelog.at}",
         )
-    if following.next == end:
+    if checkpoint.next == end:
         return end
-    too_old = now_ms - following.time_ms > changelog.delete_retention_ms // 2
-    return None if too_old or following.next < begin else following.next
+    too_old = now_ms - checkpoint.time_ms > changelog.delete_retention_ms // 2
+    return None if too_old or checkpoint.next < begin else checkpoint.next
 
 
 def stuck(at: TopicPartition, offset: int, end: int) -> Refused:
@@ -235,8 +235,8 @@ class Restore:
         self._tunables = log.tunables
         self._empty = next(store.range(), None) is None
         self._indexed = store.get(INDEXED) is not None  # or begun: from then on rows are written with their entries
-        following = following_of(store)
-        self._time_ms = 0 if following is None else following.time_ms
+        checkpoint = checkpoint_of(store)
+        self._time_ms = 0 if checkpoint is None else checkpoint.time_ms
         read = ChangelogPrefetcher if in_thread else ChangelogReader
         self._ahead = read(log, changelog.at, start, self.end) if start < self.end else None
         self._now_s = now_s
@@ -272,14 +272,14 @@ class Restore:
             self.changelog.refuse_others(unpack_position(first[1]))
         self._time_ms = self._time_ms if part.time_ms is None else part.time_ms
         topic, at = self.changelog.topic, self.changelog.at
-        following = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, part.next, self._time_ms)
-        follows = (FOLLOWING, pack_following(following))  # its key is before those of all rows logged
+        checkpoint = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, part.next, self._time_ms)
+        follows = (CHECKPOINT, pack_checkpoint(checkpoint))  # its key is before those of all rows logged
         # A small state is kept in memory and has no index; a large one gets it here, where it costs least.
         is_large = len(part.rows) > self._tunables.whole_states or part.next < self.end
         is_begun = self._empty and is_large
         if self._empty or len(part.rows) > self._tunables.table_rows:
             has_index = self._indexed or is_begun
-            self.store.take(NewestTable(follows, part.rows, keep_tombstones=not self._empty, index=has_index))
+            self.store.ingest_table(NewestTable(follows, part.rows, keep_tombstones=not self._empty, index=has_index))
         else:
             rows = part.rows.changes()
             index = deadline_rows(rows) if self._indexed else []

@@ -26,29 +26,30 @@ Partition: TypeAlias = tuple[int, int]  # stream, partition
 class Buffer:
     """What `order` remembers between batches.
 
-    `largest` is the largest time of each partition, `pending` the events that still wait. Partitions that are expected
-    but silent hold event time back: name them at the start. `floor` is where event time already was: it never goes
-    back, also where a partition that was left out of `largest` comes in again.
+    `max_event_time` is the largest time of each partition, `pending` the events that still wait. Partitions that are expected
+    but idle hold event time back: name them at the start. `low_watermark` is where event time already was: it never goes
+    back, also where a partition that was left out of `max_event_time` comes in again.
     """
 
     columns: int
     slack_ms: Sequence[int]  # one per stream
     partitions: Sequence[Partition] = ((0, 0),)
-    largest: dict[Partition, int] = field(default_factory=dict)
-    floor: int = NO_TIME
+    max_event_time: dict[Partition, int] = field(default_factory=dict)
+    low_watermark: int = NO_TIME
     pending: Batch = field(init=False)
 
     def __post_init__(self) -> None:
         self.pending = Batch(self.columns)
         for partition in self.partitions:
-            self.largest.setdefault(partition, NO_TIME)
+            self.max_event_time.setdefault(partition, NO_TIME)
 
     def watermark(self) -> int:
         """The least of the partitions' watermarks."""
         times = (
-            time - self.slack_ms[stream] if time > NO_TIME else NO_TIME for (stream, _), time in self.largest.items()
+            time - self.slack_ms[stream] if time > NO_TIME else NO_TIME
+            for (stream, _), time in self.max_event_time.items()
         )
-        return max(self.floor, min(times, default=NO_TIME))
+        return max(self.low_watermark, min(times, default=NO_TIME))
 
 
 class OrderedEvents(NamedTuple):
@@ -63,7 +64,7 @@ class OrderedEvents(NamedTuple):
 def order(batch: Batch, buffer: Buffer) -> OrderedEvents:
     """Take a batch in arrival order; give back what can be released. The batch must not be used afterwards."""
     late, late_by_ms = take_times(batch, buffer)
-    watermark = buffer.floor = buffer.watermark()
+    watermark = buffer.low_watermark = buffer.watermark()
     all_due = bool(due_at(batch.time[-1:], buffer, watermark).all())
     if not len(late) and not len(buffer.pending) and all_due and _in_order(batch):
         return OrderedEvents(batch, late, late_by_ms, watermark)
@@ -75,7 +76,7 @@ def order(batch: Batch, buffer: Buffer) -> OrderedEvents:
 
 def release(buffer: Buffer) -> OrderedEvents:
     """What can be released now that event time moved on without an event."""
-    watermark = buffer.floor = buffer.watermark()
+    watermark = buffer.low_watermark = buffer.watermark()
     nothing = np.empty(0, np.int64)
     return OrderedEvents(_release(buffer, watermark), nothing, nothing, watermark)
 
@@ -93,12 +94,12 @@ def take_times(batch: Batch, buffer: Buffer) -> tuple[Int64s, Int64s]:
     late_by: list[Int64s] = []
     for partition, rows in _by_partition(batch).items():
         times = batch.time[rows]
-        before = np.maximum.accumulate(np.concatenate(([buffer.largest.get(partition, NO_TIME)], times)))
+        before = np.maximum.accumulate(np.concatenate(([buffer.max_event_time.get(partition, NO_TIME)], times)))
         behind = before[:-1] - buffer.slack_ms[partition[0]] - times
         late = np.flatnonzero(behind > 0)
         late_rows.append(rows[late])
         late_by.append(behind[late])
-        buffer.largest[partition] = int(before[-1])
+        buffer.max_event_time[partition] = int(before[-1])
     if not late_rows:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     rows, by = np.concatenate(late_rows), np.concatenate(late_by)

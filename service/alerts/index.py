@@ -171,7 +171,7 @@ class AlertsIndex:
                 connection.execute("DELETE FROM position WHERE topic = ?", (topic.name,))
                 connection.execute("DELETE FROM alert" if topic.name == self.topic else "DELETE FROM label")
                 return {}
-            return {partition: following for partition, _, following in stored}
+            return {partition: checkpoint for partition, _, checkpoint in stored}
 
     def begin(self, topics: Mapping[str, Topic], starts: Mapping[TopicPartition, int]) -> None:
         """Say where folding begins, of partitions that were never read."""

@@ -57,8 +57,8 @@ def search(index: AlertsIndex, wanted: Search) -> AlertResults:
     )
     found = [(_alert(row), row[4] or "open") for row in rows[: wanted.limit]]
     last = found[-1][0] if len(rows) > wanted.limit else None
-    following = None if last is None else f"{last.match['at']}.{last.id}"
-    return AlertResults(found, following, min(total, COUNTED), total <= COUNTED)
+    checkpoint = None if last is None else f"{last.match['at']}.{last.id}"
+    return AlertResults(found, checkpoint, min(total, COUNTED), total <= COUNTED)
 
 
 def _where(wanted: Search) -> tuple[str, list[Any]]:

@@ -102,7 +102,7 @@ def _newest(log: Log, settings: ServiceFile, back: int | None) -> tuple[list[dic
     cursor = PartitionCursor(log, at, start)
     found = []
     try:
-        while (records := cursor.take(end)) is not None:
+        while (records := cursor.next_records(end)) is not None:
             for _, value in records.pairs():
                 if value is not None:
                     raw = json.loads(value)

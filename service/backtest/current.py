@@ -97,7 +97,7 @@ def read_between(log: Log, at: TopicPartition, start: int, end: int) -> Iterator
         return
     cursor = PartitionCursor(log, at, start)
     try:
-        while (records := cursor.take(end)) is not None:
+        while (records := cursor.next_records(end)) is not None:
             yield records
     finally:
         cursor.close()

@@ -92,7 +92,7 @@ class Lane:
             yield from self._read(self.span.stop, to_the_end=True)
             # There is no more: what still waits for event time.
             buffer = Buffer(
-                columns=len(self.source.fields), slack_ms=[0], partitions=[(0, 0)], largest={(0, 0): END_OF_TIME}
+                columns=len(self.source.fields), slack_ms=[0], partitions=[(0, 0)], max_event_time={(0, 0): END_OF_TIME}
             )
             _add_all(buffer, self.source.buffer.pending)
             self.watermark = END_OF_TIME
@@ -104,12 +104,12 @@ class Lane:
         """All inputs up to these offsets, the one that is behind in event time first."""
         left = {stream: at for stream, at in inputs.items() if stream in self.source.sources}
         while left and self.watermark < self.until_ms:
-            stream = min(left, key=self.source.largest)
+            stream = min(left, key=self.source.max_event_time)
             source = self.source.sources[stream]
             if stream not in self._cursors:
                 at = TopicPartition(source.spec.topic, self.span.partition)
                 self._cursors[stream] = PartitionCursor(self._log, at, source.next)
-            records = self._cursors[stream].take(left[stream])
+            records = self._cursors[stream].next_records(left[stream])
             if records is not None:
                 decoded = self.source.feed(records)
                 self.counts[stream] += PartitionCounts(len(records), len(decoded.dead), len(decoded.late))
@@ -155,7 +155,7 @@ def merged(lanes: Sequence[Lane], columns: int) -> Iterator[tuple[Batch, int]]:
             del going[place]
         else:
             _add_all(buffer, more)
-        before, buffer.largest[(0, place)] = buffer.floor, lanes[place].watermark
+        before, buffer.max_event_time[(0, place)] = buffer.low_watermark, lanes[place].watermark
         if buffer.watermark() > before:
             ordered = release(buffer)
             yield ordered.released, ordered.watermark

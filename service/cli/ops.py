@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from samovar.changelog.formats.redrives import LetterPlace
+from samovar.changelog.formats.redrives import DeadLetterPlace
 from samovar.common.progress import Progress
 from samovar.service.auth.audit import record_reading
 from samovar.service.cli.options import Config, DryRun, Json, add_group, instant_or_epoch, service_log
@@ -169,11 +169,11 @@ def dlq_redrive(
         print(jsonlib.dumps({"plan": plan.data(), "dry_run": dry_run, "redriven": done}))
 
 
-def _place(text: str) -> LetterPlace:
+def _place(text: str) -> DeadLetterPlace:
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal()):
         raise typer.BadParameter(f"`{text}` is not a letter: write PARTITION/OFFSET, as 3/17", param_hint="--offset")
-    return LetterPlace(int(partition), int(offset))
+    return DeadLetterPlace(int(partition), int(offset))
 
 
 @app.command()

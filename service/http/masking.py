@@ -31,8 +31,8 @@ def known_lists(app_state: AppState) -> dict[str, bool]:
     loaded = app_state.rule_cache.get()
     found: dict[str, bool] = {}
     rules, unread = list(loaded.rules.values()), list[str]()
-    book = loaded.book
-    for each in () if book is None else (each for own in book.entries for each in book.history(own.name)):
+    registry = loaded.registry
+    for each in () if registry is None else (each for own in registry.entries for each in registry.history(own.name)):
         rule = load_text(each.text).rule
         rules += [] if rule is None else [rule]
         unread += [each.text] if rule is None else []
@@ -173,12 +173,12 @@ def _flow_of_alerts(app_state: AppState, table: str, column: str) -> Flow:
 
 def _rule_versions(app_state: AppState, table: str) -> list[Rule | None]:
     loaded = app_state.rule_cache.get()
-    books = () if loaded.book is None else loaded.book.entries
+    books = () if loaded.registry is None else loaded.registry.entries
     names = {*loaded.rules, *(each.name for each in books)}
     found: list[Rule | None] = []
     for name in sorted(name for name in names if f"alerts_{table_name(name)}" == table):
         found += [loaded.rules[name]] if name in loaded.rules else []
-        entries = () if loaded.book is None else loaded.book.history(name)
+        entries = () if loaded.registry is None else loaded.registry.history(name)
         versions = {*versions_of(app_state.index, name), *(each.version for each in entries)}
         found += [loaded.of_version(name, version) for version in sorted(versions)]
     return found

@@ -41,8 +41,8 @@ class ServiceMetrics(Collector):
         with suppress(Refused):
             seen = app_state.watch.latest
             is_caught_up = seen.is_caught_up and not app_state.watch.is_old
-            for presence in seen.presences:
-                _fill(families, presence, app_state.settings.service)
+            for metadata in seen.presences:
+                _fill(families, metadata, app_state.settings.service)
         counts = {
             "caught_up": int(is_caught_up),
             "http_listeners": len(app_state.broadcaster),
@@ -62,21 +62,21 @@ class ServiceMetrics(Collector):
         yield from own.values()
 
 
-def _fill(families: dict[str, Any], presence: MemberMetadata, service: str) -> None:
+def _fill(families: dict[str, Any], metadata: MemberMetadata, service: str) -> None:
     def put(name: str, value: float, *labels: object) -> None:
-        families[name].add_metric([str(presence.slot), *map(str, labels)], value)
+        families[name].add_metric([str(metadata.slot), *map(str, labels)], value)
 
-    put("container", 1, service, presence.host, presence.version)
-    put("started_timestamp_seconds", presence.since_ms / 1000)
-    put("metrics_snapshot_timestamp_seconds", presence.time_ms / 1000)
+    put("container", 1, service, metadata.host, metadata.version)
+    put("started_timestamp_seconds", metadata.since_ms / 1000)
+    put("metrics_snapshot_timestamp_seconds", metadata.time_ms / 1000)
     put("heartbeat_ok", 1)
     for life in LIVES:
-        put("tasks", sum(task.life == life for task in presence.tasks), life)
-    for task in presence.tasks:
+        put("tasks", sum(task.life == life for task in metadata.tasks), life)
+    for task in metadata.tasks:
         fill_task(put, task)
     for name, metric in COUNTS.items():
-        put(metric, presence.counts.get(name, 0))
-    for rule in presence.rules:
+        put(metric, metadata.counts.get(name, 0))
+    for rule in metadata.rules:
         for name in ("matches", "suppressed", "seconds", "live_partials"):
             put(f"rule_{name}", getattr(rule, name), rule.id)
         for what in ("partials", "events", "matches"):

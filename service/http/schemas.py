@@ -225,7 +225,7 @@ class TaskShown(BaseModel):
     container: int | None
     life: str
     watermark: int | None
-    held_by: list[Any] | None
+    blocked_by: list[Any] | None
     lag: int
     behind_s: float
     inputs: list[InputShown]
@@ -255,7 +255,7 @@ class StatusShown(BaseModel):
     behind_s: float
     watermark: int | None
     watermark_age_s: float | None
-    held_by: BlockedBy | None
+    blocked_by: BlockedBy | None
     counts: dict[str, int]
     rates: dict[str, float]
     log: Literal["kafka", "embedded"]

@@ -35,7 +35,7 @@ class StatusSnapshot:
 
     @property
     def presences(self) -> list[MemberMetadata]:
-        known = [each.presence for each in self.status.containers if each.state in ("running", "silent")]
+        known = [each.metadata for each in self.status.containers if each.state in ("running", "silent")]
         return [each for each in known if each is not None]
 
     @property

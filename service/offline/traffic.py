@@ -76,7 +76,7 @@ def _last(log: Log, at: TopicPartition, start: int, end: int) -> bytes | None:
     cursor = PartitionCursor(log, at, start)
     last: bytes | None = None
     try:
-        while (records := cursor.take(end)) is not None:
+        while (records := cursor.next_records(end)) is not None:
             last = records.pairs()[-1][1] if len(records) else last
     finally:
         cursor.close()

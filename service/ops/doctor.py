@@ -249,10 +249,10 @@ def clocks(settings: ServiceFile, seen: dict[int, HeartbeatRecord], now_ms: int)
     if settings.log.embedded is not None:
         yield fine("clock", "the embedded log goes by this machine's own")
         return
-    skews = {slot: each.log_ms - each.presence.time_ms for slot, each in seen.items()}
+    skews = {slot: each.log_ms - each.metadata.time_ms for slot, each in seen.items()}
     wrong = {slot: skew_ms for slot, skew_ms in skews.items() if abs(skew_ms) > SKEW_MS}
     for slot, skew_ms in wrong.items():
-        host, side = seen[slot].presence.host, "behind" if skew_ms > 0 else "ahead of"
+        host, side = seen[slot].metadata.host, "behind" if skew_ms > 0 else "ahead of"
         what = f"the clock of container {slot} on {host} is {abs(skew_ms) / 1000:,.1f} s {side} the broker's"
         yield Diagnosis("clock", FAIL if abs(skew_ms) > SKEW_FAIL_MS else WARN, what, f"set the clock of {host} by NTP")
     newest = max((each.log_ms for each in seen.values()), default=None)

@@ -131,8 +131,8 @@ class ContainerMetrics(Collector):
         self._service, self._reporter, self._commits = service, reporter, commits
 
     def collect(self) -> Iterator[Metric]:
-        presence, look = self._reporter.latest, self._reporter.look
-        if presence is None or look is None:
+        metadata, snapshot = self._reporter.latest, self._reporter.snapshot
+        if metadata is None or snapshot is None:
             return
         families: dict[str, Any] = {
             name: FAMILIES[metric.kind](PREFIX + name, metric.help, labels=metric.labels)
@@ -142,17 +142,17 @@ class ContainerMetrics(Collector):
         def put(name: str, value: float, *labels: object) -> None:
             families[name].add_metric(list(map(str, labels)), value)
 
-        put("container", 1, self._service, presence.slot, presence.host, presence.version)
-        put("started_timestamp_seconds", presence.since_ms / 1000)
-        put("metrics_snapshot_timestamp_seconds", look.time_ms / 1000)
+        put("container", 1, self._service, metadata.slot, metadata.host, metadata.version)
+        put("started_timestamp_seconds", metadata.since_ms / 1000)
+        put("metrics_snapshot_timestamp_seconds", snapshot.time_ms / 1000)
         put("heartbeat_ok", 0 if self._reporter.trouble else 1)
         for life in LIVES:
-            put("tasks", sum(task.life == life for task in look.tasks), life)
-        for task in presence.tasks:
+            put("tasks", sum(task.life == life for task in snapshot.tasks), life)
+        for task in metadata.tasks:
             fill_task(put, task)
-        for field, value in asdict(look.counts).items():
+        for field, value in asdict(snapshot.counts).items():
             put(COUNTS[field], value)
-        for rule in look.rules:
+        for rule in snapshot.rules:
             put("rule_matches", rule.matches, rule.id)
             put("rule_suppressed", rule.suppressed, rule.id)
             put("rule_dropped", rule.dropped_partials, rule.id, "partials")
@@ -163,18 +163,18 @@ class ContainerMetrics(Collector):
             put("rule_live_partials", rule.live_partials, rule.id)
             put("rule_muted", rule.muted, rule.id)
             put("rule_throttled", rule.throttled, rule.id)
-        for each in look.at_work:
+        for each in snapshot.active_rules:
             put("rule_info", 1, each.rule, each.version, each.number, each.status)
-        storms = {each.rule for each in look.at_work if each.kept_back}
-        for name in dict.fromkeys(each.rule for each in look.at_work):
+        storms = {each.rule for each in snapshot.active_rules if each.kept_back}
+        for name in dict.fromkeys(each.rule for each in snapshot.active_rules):
             put("rule_storm", int(name in storms), name)
-        for place, change in look.changes.items():
+        for place, change in snapshot.changes.items():
             put("rules_change", change, *place)
-        put("rules_refused", 0 if look.rules_refused is None else 1)
-        for stream, records in look.unread.items():
+        put("rules_refused", 0 if snapshot.rules_refused is None else 1)
+        for stream, records in snapshot.unread.items():
             put("unread_records", records, stream)
-        put("state_memory_bytes", look.memory_bytes)
-        put("restored_records", look.restored)
+        put("state_memory_bytes", snapshot.memory_bytes)
+        put("restored_records", snapshot.restored)
         families["commit_seconds"].add_metric([], self._commits.buckets(), self._commits.sum_s)
         yield from families.values()
 
@@ -184,8 +184,8 @@ def fill_task(put: Any, task: TaskReport) -> None:
     if task.watermark is not None:
         put("watermark_timestamp_seconds", task.watermark / 1000, *place)
         put("watermark_age_seconds", time.time() - task.watermark / 1000, *place)
-    if task.held_by is not None:
-        put("watermark_blocked_by", 1, *place, *task.held_by)
+    if task.blocked_by is not None:
+        put("watermark_blocked_by", 1, *place, *task.blocked_by)
     if task.waiting is not None:
         put("waiting_events", task.waiting, *place)
     if task.state_bytes is not None:

@@ -5,8 +5,8 @@ containers tell (changelog/formats/heartbeat.py). The document of `--json`:
 
     {"service", "time", "containers": [{"slot", "state": "running" | "silent" | "gone" | "joining", "host", "pid",
      "since", "version", "told", "tasks": how many}], "tasks": [{"stage", "partition", "container", "life", "watermark",
-     "held_by", "lag", "behind_s", "inputs": [{"stream", "topic", "partition", "committed", "end", "lag", "behind_s"}],
-     "restore": {"done", "todo", "per_s", "left_s"}}], "lag", "behind_s", "watermark", "watermark_age_s", "held_by"}
+     "blocked_by", "lag", "behind_s", "inputs": [{"stream", "topic", "partition", "committed", "end", "lag", "behind_s"}],
+     "restore": {"done", "todo", "per_s", "left_s"}}], "lag", "behind_s", "watermark", "watermark_age_s", "blocked_by"}
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.heartbeat import (
+    ActiveRule,
     HeartbeatRecord,
     MemberMetadata,
     RestoreReport,
-    RuleAtWork,
     TaskReport,
     read_heartbeats,
 )
@@ -52,11 +52,11 @@ class ContainerStatus:
     seen: HeartbeatRecord | None = None
 
     @property
-    def presence(self) -> MemberMetadata | None:
-        return None if self.seen is None else self.seen.presence
+    def metadata(self) -> MemberMetadata | None:
+        return None if self.seen is None else self.seen.metadata
 
     def data(self) -> dict[str, Any]:
-        known = self.presence
+        known = self.metadata
         if known is None or self.seen is None:
             return {"slot": self.slot, "state": self.state}
         return {
@@ -94,7 +94,7 @@ class TaskStatus:
     container: int | None
     life: str
     watermark: int | None
-    held_by: tuple[str, int] | None
+    blocked_by: tuple[str, int] | None
     inputs: Sequence[InputStatus]
     restore: RestoreReport | None = None
 
@@ -122,7 +122,7 @@ class TaskStatus:
             "container": self.container,
             "life": self.life,
             "watermark": self.watermark,
-            "held_by": None if self.held_by is None else list(self.held_by),
+            "blocked_by": None if self.blocked_by is None else list(self.blocked_by),
             "lag": self.lag,
             "behind_s": self.behind_s,
             "inputs": [asdict(each) for each in self.inputs],
@@ -138,7 +138,7 @@ class ServiceStatus:
     time_ms: int
     containers: Sequence[ContainerStatus]
     tasks: Sequence[TaskStatus]
-    rules: Sequence[RuleAtWork] = ()
+    rules: Sequence[ActiveRule] = ()
     rules_refused: str | None = None
     grown: Sequence[GrownInput] = ()
 
@@ -162,10 +162,10 @@ class ServiceStatus:
         return min(known, key=lambda task: task.watermark or 0, default=None)
 
     def data(self) -> dict[str, Any]:
-        watermark = held_by = None
+        watermark = blocked_by = None
         if (slowest := self.slowest) is not None:
             watermark = slowest.watermark
-            held_by = {"stage": slowest.stage, "partition": slowest.partition, "input": slowest.held_by}
+            blocked_by = {"stage": slowest.stage, "partition": slowest.partition, "input": slowest.blocked_by}
         return {
             "service": self.service,
             "time": self.time_ms,
@@ -179,7 +179,7 @@ class ServiceStatus:
             "behind_s": self.behind_s,
             "watermark": watermark,
             "watermark_age_s": None if watermark is None else round((self.time_ms - watermark) / 1000, 3),
-            "held_by": held_by,
+            "blocked_by": blocked_by,
         }
 
 
@@ -200,9 +200,9 @@ def status_of(settings: ServiceFile, log: Log, now_ms: int) -> ServiceStatus:
     """Ask the log and what containers told. Nothing is changed."""
     seen = read_heartbeats(log, settings.service)
     containers = containers_of(seen, log.members(settings.service), settings.service, now_ms)
-    told = {each.slot: each for each in containers if each.presence is not None and each.state in ("running", "silent")}
+    told = {each.slot: each for each in containers if each.metadata is not None and each.state in ("running", "silent")}
     tasks = tasks_of(settings, log, told, now_ms)
-    members = [each.presence for each in told.values() if each.presence is not None]
+    members = [each.metadata for each in told.values() if each.metadata is not None]
     refused = next((each.rules_refused for each in members if each.rules_refused), None)
     rules = rules_at_work(members) or planned_rules(settings, log)
     return ServiceStatus(
@@ -227,7 +227,7 @@ def containers_of(
         if known is None:
             state = "joining"
         elif slot not in live:
-            has_begun = bool(known.presence.tasks) or now_ms - known.log_ms > SILENT_MS
+            has_begun = bool(known.metadata.tasks) or now_ms - known.log_ms > SILENT_MS
             state = "gone" if has_begun else "joining"
         else:
             state = "running" if now_ms - known.log_ms <= SILENT_MS else "silent"
@@ -248,17 +248,17 @@ def slot_of(member: str, service: str) -> int | None:
     return None
 
 
-def rules_at_work(members: Iterable[MemberMetadata]) -> list[RuleAtWork]:
+def rules_at_work(members: Iterable[MemberMetadata]) -> list[ActiveRule]:
     """A rule of several containers is one; a storm anywhere is one of the rule."""
-    found: dict[tuple[str, str, str], RuleAtWork] = {}
-    for rule in (rule for each in members for rule in each.at_work):
+    found: dict[tuple[str, str, str], ActiveRule] = {}
+    for rule in (rule for each in members for rule in each.active_rules):
         place = rule.rule, rule.version, rule.status
         known = found.get(place)
         found[place] = rule if known is None else replace(known, kept_back=known.kept_back + rule.kept_back)
     return [found[place] for place in sorted(found)]
 
 
-def planned_rules(settings: ServiceFile, log: Log) -> list[RuleAtWork]:
+def planned_rules(settings: ServiceFile, log: Log) -> list[ActiveRule]:
     """The rules that would run, where no container tells; none where they have errors, which the doctor tells."""
     try:
         partitions = partitions_of(settings, log.topics(counted_topics(settings)))
@@ -268,7 +268,7 @@ def planned_rules(settings: ServiceFile, log: Log) -> list[RuleAtWork]:
     found = []
     for rule in sorted((rule for plan in plans for rule in plan.rules), key=lambda each: each.id):
         status = "quarantined" if rule.quarantined is not None else "shadow" if rule.shadow else "live"
-        found.append(RuleAtWork(rule.id, rule.version, rule.number, status))
+        found.append(ActiveRule(rule.id, rule.version, rule.number, status))
     return found
 
 
@@ -295,7 +295,7 @@ def tasks_of(settings: ServiceFile, log: Log, told: Mapping[int, ContainerStatus
     """All tasks: by what their containers told, and without one by their last commits."""
     reports: dict[tuple[str, int], tuple[int, TaskReport]] = {}
     for own, container in told.items():
-        for task in () if container.presence is None else container.presence.tasks:
+        for task in () if container.metadata is None else container.metadata.tasks:
             known = replace(task, life="silent") if container.state == "silent" else task
             reports[task.stage, task.partition] = own, known
     stages = stages_of(settings, log)
@@ -306,10 +306,10 @@ def tasks_of(settings: ServiceFile, log: Log, told: Mapping[int, ContainerStatus
             inputs = [lags[TopicPartition(topic, partition)] for topic in stage.inputs.values()]
             slot, report = reports.get((stage.stage, partition), (None, None))
             if report is not None and report.life == "running":
-                watermark, held_by, life, restore = report.watermark, report.held_by, report.life, None
+                watermark, blocked_by, life, restore = report.watermark, report.blocked_by, report.life, None
             else:
                 position = committed_position(log, TopicPartition(stage.changelog, partition))
-                watermark, held_by = None if position is None else position.watermark, None
+                watermark, blocked_by = None if position is None else position.watermark, None
                 life, restore = ("stopped", None) if report is None else (report.life, report.restore)
             found.append(
                 TaskStatus(
@@ -318,7 +318,7 @@ def tasks_of(settings: ServiceFile, log: Log, told: Mapping[int, ContainerStatus
                     container=slot,
                     life=life,
                     watermark=watermark,
-                    held_by=held_by,
+                    blocked_by=blocked_by,
                     inputs=inputs,
                     restore=restore,
                 )
@@ -386,7 +386,7 @@ def committed_position(log: Log, changelog: TopicPartition) -> Position | None:
     while value is None and start > begin:
         start, back = max(begin, end - back), back * 50
         with closing(PartitionCursor(log, changelog, start, end)) as cursor:
-            while (records := cursor.take(end)) is not None:
+            while (records := cursor.next_records(end)) is not None:
                 value = next((value for key, value in reversed(records.pairs()) if key == POSITION), value)
     return None if value is None else unpack_position(value)
 
@@ -441,7 +441,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def _container_cells(status: ServiceStatus, each: ContainerStatus) -> tuple[str, ...]:
-    known = each.presence
+    known = each.metadata
     if known is None or each.seen is None:
         return str(each.slot), each.state, "-", "-", "-", "-", "-", "nothing yet"
     told = f"{seconds_text(max(status.time_ms - each.seen.log_ms, 0) / 1000)} ago"
@@ -451,8 +451,8 @@ def _container_cells(status: ServiceStatus, each: ContainerStatus) -> tuple[str,
 
 def _task_cells(task: TaskStatus) -> tuple[str, ...]:
     container = "-" if task.container is None else str(task.container)
-    held_by = "-" if task.held_by is None else f"{task.held_by[0]}/{task.held_by[1]}"
-    return task.name, container, task.life, _lag(task), watermark_text(task.watermark), held_by
+    blocked_by = "-" if task.blocked_by is None else f"{task.blocked_by[0]}/{task.blocked_by[1]}"
+    return task.name, container, task.life, _lag(task), watermark_text(task.watermark), blocked_by
 
 
 def _rules_lines(status: ServiceStatus) -> Iterator[str]:

@@ -248,7 +248,7 @@ def _changes(
     own, touched = MemoryStore(), None
     plan, rules = site.plan, dict(site.plan.versions)
     with closing(PartitionCursor(site.log, changelog.at, begin)) as cursor:
-        while (records := cursor.take(end)) is not None:
+        while (records := cursor.next_records(end)) is not None:
             places = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
             for offset, time_ms, (row, value) in places:
                 if row is not None and is_own(row):

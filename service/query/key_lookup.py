@@ -98,8 +98,10 @@ def marked_keys(context: QueryContext) -> bool:
 def clear_versions(context: QueryContext, loaded: LoadedRules) -> tuple[str, ...]:
     """All versions of rules that are known, and whose keys hold nothing marked."""
     found = [loaded.version(name) for name, rule in loaded.rules.items() if context.lineage.has_clear_key(rule)]
-    book = loaded.book
-    for entry in () if book is None else (entry for own in book.entries for entry in book.history(own.name)):
+    registry = loaded.registry
+    for entry in (
+        () if registry is None else (entry for own in registry.entries for entry in registry.history(own.name))
+    ):
         rule = loaded.of_version(entry.name, entry.version)
         if rule is not None and context.lineage.has_clear_key(rule):
             found.append(entry.version)

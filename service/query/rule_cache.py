@@ -47,7 +47,7 @@ class LoadedRules:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     texts: Mapping[str, PublishedRule] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
-    book: RuleRegistry | None = None
+    registry: RuleRegistry | None = None
     problem: str | None = None
     _parsed: dict[str, Rule | None] = field(default_factory=dict, compare=False)  # earlier versions
 
@@ -59,7 +59,7 @@ class LoadedRules:
         if self.version(rule) == version:
             return self.rules.get(rule)
         if version not in self._parsed:
-            entries = () if self.book is None else self.book.history(rule)
+            entries = () if self.registry is None else self.registry.history(rule)
             entry = next((each for each in entries if each.version == version), None)
             found = None if entry is None else load_text(entry.text).rule
             if (found is None or version_of(found) != version) and self.site is not None:
@@ -68,7 +68,7 @@ class LoadedRules:
         return self._parsed[version]
 
     def entry(self, rule: str) -> RuleEntry | None:
-        return None if self.book is None else self.book.entry(rule)
+        return None if self.registry is None else self.registry.entry(rule)
 
 
 class RuleCache:
@@ -154,7 +154,7 @@ class RuleCache:
         for plan in site.plans:
             for each, text in zip(plan.program.rules, plan.rules, strict=True):
                 rules[text.id], texts[text.id], stages[text.id] = each.rule, text, plan.stage
-        return LoadedRules(site=site, rules=rules, texts=texts, stages=stages, book=registry_of(site.settings))
+        return LoadedRules(site=site, rules=rules, texts=texts, stages=stages, registry=registry_of(site.settings))
 
 
 def _files(path: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from samovar.changelog.formats.journal import was_rewound
 from samovar.changelog.formats.record import ROW, USER, Position, key_prefix, row_parts
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import fill, first_time, is_exact
-from samovar.changelog.restore.restore import following_of, next_step
+from samovar.changelog.restore.restore import checkpoint_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.texts import counted
 from samovar.patterns.engine.matcher import StateError, canonical_rows, decode_key
@@ -48,7 +48,7 @@ from samovar.state.memory import MemoryStore
 from samovar.state.soundness import check_sound
 from samovar.state.store import Readable, TaskStore
 from samovar.tasks.model.plan import MAIN, Plan
-from samovar.tasks.replay.rebuild import Rebuilt, Until, journal_of, rebuild
+from samovar.tasks.replay.rebuild import RebuildResult, ReplayEnd, journal_of, rebuild
 from samovar.tasks.replay.repair import logged_rows
 from samovar.tasks.rules.timer_index import overdue_rows
 from samovar.tasks.runtime.stream_task import name_of
@@ -138,9 +138,9 @@ def verify(
     changelog = site.changelog(partition)
     check_sound(site.store(partition), rows=True)
     with reading(site.store(partition)) as store:
-        following = following_of(store)
-        verdict.offset = changelog.bounds.begin if following is None else following.next
-        if next_step(following, changelog, now_ms) is None or not is_exact(
+        checkpoint = checkpoint_of(store)
+        verdict.offset = changelog.bounds.begin if checkpoint is None else checkpoint.next
+        if next_step(checkpoint, changelog, now_ms) is None or not is_exact(
             site.log, changelog, verdict.offset, site.settings.changelog.min_compaction_lag_ms, now_ms
         ):
             verdict.unverifiable.append(
@@ -266,7 +266,7 @@ def _compare_source(
     folded: TaskStore,
     on_progress: OnProgress,
 ) -> None:
-    until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
+    until = ReplayEnd({stream: each.next for stream, each in position.inputs.items()}, position.journal)
     sides = ("store", "source")
     try:
         rebuilt = _fold_source(site, verdict, folded, until, on_progress)
@@ -303,8 +303,8 @@ def _compare_source(
 
 
 def _fold_source(
-    site: StateLocation, verdict: Verdict, folded: TaskStore, until: Until, on_progress: OnProgress
-) -> Rebuilt:
+    site: StateLocation, verdict: Verdict, folded: TaskStore, until: ReplayEnd, on_progress: OnProgress
+) -> RebuildResult:
     """From the beginning; where the input no longer goes back there, from a snapshot."""
     fold = partial(rebuild, site.log, site.plan, verdict.partition, folded, until)
     try:
@@ -316,7 +316,7 @@ def _fold_source(
     return fold(on_progress=partial(on_progress, "source"), start=start)
 
 
-def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, until: Until) -> Position | None:
+def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, until: ReplayEnd) -> Position | None:
     """Fill a store from the oldest snapshot whose input is still there, and say where it stands."""
     for snapshot in snapshots.listed(site.folder(verdict.partition) / "snapshots"):
         if (snapshot.manifest.journal or 0) > (until.journal or 0):
@@ -330,8 +330,10 @@ def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, u
             position = position_of(store)
             if position is None:
                 continue
-            safe = {TopicPartition(each.topic, verdict.partition): each.safe for each in position.inputs.values()}
-            if any(bounds.begin > safe[at] for at, bounds in site.log.bounds(list(safe)).items()):
+            replay_from = {
+                TopicPartition(each.topic, verdict.partition): each.replay_from for each in position.inputs.values()
+            }
+            if any(bounds.begin > replay_from[at] for at, bounds in site.log.bounds(list(replay_from)).items()):
                 continue
             nexts = {stream: each.next for stream, each in position.inputs.items()}
             if was_rewound(journal_of(site.log, site.plan, verdict.partition), position.journal, nexts):

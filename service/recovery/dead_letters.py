@@ -24,7 +24,7 @@ from typing import Any
 
 from samovar.changelog.formats import redrives
 from samovar.changelog.formats.dead_letters import PREFIX
-from samovar.changelog.formats.redrives import ATTEMPT, LetterPlace, marked
+from samovar.changelog.formats.redrives import ATTEMPT, DeadLetterPlace, marked
 from samovar.changelog.log import Append, Delivery, GroupConfig, Headers, Log, Member, Pair, Topic, TopicPartition
 from samovar.changelog.partitioner import key_texts, partition_of
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
@@ -69,8 +69,8 @@ class DeadLetter:
     stage: str = ""  # that put it aside, where others took it
 
     @property
-    def place(self) -> LetterPlace:
-        return LetterPlace(self.record.at.partition, self.record.offset)
+    def place(self) -> DeadLetterPlace:
+        return DeadLetterPlace(self.record.at.partition, self.record.offset)
 
     def data(self) -> dict[str, Any]:
         return {
@@ -93,7 +93,7 @@ class LetterFilter:
     """Which letters: of these reasons, at these places, from a place of the topic on. Nothing given is all."""
 
     reasons: Collection[str] = ()
-    places: Collection[LetterPlace] = ()
+    places: Collection[DeadLetterPlace] = ()
     start: str = "begin"
 
     def has(self, letter: DeadLetter) -> bool:
@@ -120,7 +120,7 @@ def letters_of(settings: ServiceFile, log: Log, wanted: LetterFilter) -> Iterato
             origin=origin,
             attempts=int(told.get(ATTEMPT, "0")),
             cut_bytes=None if cut is None else int(cut),
-            redriven=LetterPlace(record.at.partition, record.offset) in done,
+            redriven=DeadLetterPlace(record.at.partition, record.offset) in done,
             stage=told.get("samovar.stage", ""),
         )
         if wanted.has(letter):
@@ -190,7 +190,7 @@ def letter_lines(letter: DeadLetter) -> Sequence[str]:
 class RedriveBatch:
     """What a redrive will do. `left_out` counts letters by the reason why they stay."""
 
-    places: set[LetterPlace] = dataclasses.field(default_factory=set)
+    places: set[DeadLetterPlace] = dataclasses.field(default_factory=set)
     left_out: Counter[str] = dataclasses.field(default_factory=Counter)
     targets: Counter[str] = dataclasses.field(default_factory=Counter)  # by topic
     died_again: int = 0

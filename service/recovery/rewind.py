@@ -25,7 +25,7 @@ from typing import Any
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.formats.journal import REWIND, was_rewound
-from samovar.changelog.formats.record import FOLLOWING, ChangelogCheckpoint, Position, pack_following
+from samovar.changelog.formats.record import CHECKPOINT, ChangelogCheckpoint, Position, pack_checkpoint
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import last_position, materialize_at
 from samovar.common.errors import Refused
@@ -39,7 +39,7 @@ from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
 from samovar.state.store_lock import holding
 from samovar.tasks.model.plan import MAIN
-from samovar.tasks.replay.rebuild import Until, journal_of
+from samovar.tasks.replay.rebuild import ReplayEnd, journal_of
 from samovar.tasks.replay.repair import (
     ChangelogRepair,
     changes_between,
@@ -62,7 +62,7 @@ class TaskRewind:
     site: StateLocation
     partition: int
     watermark: int | None
-    until: Until
+    until: ReplayEnd
     position: Position | None
     left: str | None = None
 
@@ -127,7 +127,9 @@ def plan_rewind(site: StateLocation, moment_ms: int) -> list[TaskRewind]:
 def _planned(site: StateLocation, partition: int, moment_ms: int) -> TaskRewind:
     log, settings = site.log, site.settings
     position = last_position(log, site.changelog(partition))
-    never = TaskRewind(site=site, partition=partition, watermark=None, until=Until({}), position=None, left=NEVER_RAN)
+    never = TaskRewind(
+        site=site, partition=partition, watermark=None, until=ReplayEnd({}), position=None, left=NEVER_RAN
+    )
     try:
         until = source_until(
             log, site.plan, partition, settings.service, position, settings.delivery, site.shared_topics()
@@ -257,9 +259,9 @@ def _write_back(
     after = repaired_offsets(site.log, service, told, partition, site.shared_topics())
     end = write_back(repair, plan.topics, partition, changes, position_of(image), rewound, (before, after))
     topic, at = changelog.topic, changelog.at
-    following = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, int(time.time() * 1000))
+    checkpoint = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, int(time.time() * 1000))
     stale: list[Change] = [(row, None) for row, _ in store.range(SKIP, SKIP_END)]
-    store.write([*stale, *skips, (FOLLOWING, pack_following(following))])
+    store.write([*stale, *skips, (CHECKPOINT, pack_checkpoint(checkpoint))])
     return len(changes)
 
 
@@ -298,7 +300,7 @@ def _may_begin(planned: TaskRewind, position: Position) -> bool:
         return False
     bounds = log.bounds(list(places))
     is_ahead = any(each.next > until.get(name, each.next) for name, each in position.inputs.items())
-    return not is_ahead and all(bounds[at].begin <= each.safe for at, each in places.items())
+    return not is_ahead and all(bounds[at].begin <= each.replay_from for at, each in places.items())
 
 
 def done_line(done: RewoundTask) -> str:

@@ -37,8 +37,8 @@ def plan_lists(
     settings: ServiceFile, log: Log, name: str, *, add: Sequence[Any] = (), remove: Sequence[Any] = ()
 ) -> ChangePlan:
     """What a change of a list would do to the rules that name it; refused where it changes nothing."""
-    book = load_registry(settings, log)
-    booked = with_registry(settings, seeded(settings, book))
+    registry = load_registry(settings, log)
+    booked = with_registry(settings, seeded(settings, registry))
     known: Mapping[str, Any] = lists_of(booked)
     if name in known:
         before = tuple(known[name])
@@ -60,7 +60,7 @@ def plan_lists(
     if len(items) > MAX_ITEMS:
         what = f"the list {name} would have {len(items):,} items, and {MAX_ITEMS:,} are the most"
         raise Refused("list-too-long", what, "Long lists belong into a stream that rules join.")
-    return planned(settings, log, book, "lists", [], {name: ListRecord(items, added, removed)})
+    return planned(settings, log, registry, "lists", [], {name: ListRecord(items, added, removed)})
 
 
 def changed(before: Sequence[Any], add: Sequence[Any], remove: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:

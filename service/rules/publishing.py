@@ -61,8 +61,8 @@ def plan_publish(
 ) -> ChangePlan:
     """What publishing these rules would do; refused where one has errors, and where none of them changes anything."""
     texts = [text] if isinstance(text, str) else list(text)
-    book = load_registry(settings, log)
-    checked = [_checked(settings, book, each) for each in texts]
+    registry = load_registry(settings, log)
+    checked = [_checked(settings, registry, each) for each in texts]
     names = [rule.id for rule, _ in checked]
     for name in names:
         if names.count(name) > 1:
@@ -80,33 +80,33 @@ def plan_publish(
         )
         for (rule, _), each in zip(checked, texts, strict=True)
     ]
-    same = _unchanged(seeded(settings, book), records)
+    same = _unchanged(seeded(settings, registry), records)
     changed = [record for record in records if record.name not in same]
     findings = tuple(finding for rule, found in checked if rule.id not in same for finding in found)
-    return replace(planned(settings, log, book, "publish", changed, findings=findings), unchanged=same)
+    return replace(planned(settings, log, registry, "publish", changed, findings=findings), unchanged=same)
 
 
 def plan_disable(settings: ServiceFile, log: Log, name: str, *, drain: bool = False) -> ChangePlan:
-    book = load_registry(settings, log)
-    entry = _known(seeded(settings, book), name)
+    registry = load_registry(settings, log)
+    entry = _known(seeded(settings, registry), name)
     if entry.status == DISABLED:
         raise Refused("rule-unchanged", f"the rule {name} is disabled already", "There is nothing to do.")
     record = RuleRecord(
         name=name, number=0, version=entry.version, text=entry.text, status=DISABLED, state=DRAIN if drain else DROP
     )
-    return planned(settings, log, book, "disable", [record])
+    return planned(settings, log, registry, "disable", [record])
 
 
 def plan_enable(
     settings: ServiceFile, log: Log, name: str, *, shadow: bool = False, warm_from_ms: int | None = None
 ) -> ChangePlan:
     """A rule that was disabled runs again; one that is in shadow may alert, or the other way round."""
-    book = load_registry(settings, log)
-    entry = _known(seeded(settings, book), name)
+    registry = load_registry(settings, log)
+    entry = _known(seeded(settings, registry), name)
     status = SHADOW if shadow else LIVE
     if entry.status == status:
         raise Refused("rule-unchanged", f"the rule {name} is {status} already", "There is nothing to do.")
-    _checked(settings, book, entry.text)
+    _checked(settings, registry, entry.text)
     record = RuleRecord(
         name=name,
         number=0,
@@ -116,24 +116,24 @@ def plan_enable(
         state=DROP,
         warm_from_ms=warm_from_ms,
     )
-    return planned(settings, log, book, "enable", [record])
+    return planned(settings, log, registry, "enable", [record])
 
 
 def plan_rollback(
     settings: ServiceFile, log: Log, name: str, to_number: int | None = None, *, drain: bool = False
 ) -> ChangePlan:
     """An earlier text again, as a new number; without `to_number` the one before the text of now."""
-    book = load_registry(settings, log)
-    before = seeded(settings, book)
+    registry = load_registry(settings, log)
+    before = seeded(settings, registry)
     entry = _known(before, name)
     text = _published_text(before, name, to_number)
-    rule, _ = _checked(settings, book, text)
+    rule, _ = _checked(settings, registry, text)
     status = entry.status if entry.status in AT_WORK else LIVE
     record = RuleRecord(
         name=name, number=0, version=version_of(rule), text=text, status=status, state=DRAIN if drain else DROP
     )
     _unchanged(before, [record])
-    return planned(settings, log, book, "rollback", [record])
+    return planned(settings, log, registry, "rollback", [record])
 
 
 def publish(settings: ServiceFile, log: Log, plan: ChangePlan, author: str, note: str = "") -> RuleEntry:
@@ -189,8 +189,8 @@ def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason:
     """Writes down that tasks took a rule out. False where there is nothing to write: another task was first, or the
     rule is another by now.
     """
-    book = load_registry(settings, log)
-    before = seeded(settings, book)
+    registry = load_registry(settings, log)
+    before = seeded(settings, registry)
     entry = before.entry(name)
     if entry is None or entry.status not in AT_WORK:
         return False
@@ -215,7 +215,7 @@ def quarantine(settings: ServiceFile, log: Log, name: str, version: str, reason:
         fields=fields,
     )
     changes = [change]
-    if not book.change:
+    if not registry.change:
         changes.insert(
             0,
             Change(
@@ -256,10 +256,10 @@ def _write(
 # ---------------------------------------------------------------- looking
 
 
-def _checked(settings: ServiceFile, book: RuleRegistry, text: str) -> tuple[Rule, tuple[Finding, ...]]:
+def _checked(settings: ServiceFile, registry: RuleRegistry, text: str) -> tuple[Rule, tuple[Finding, ...]]:
     """A rule without errors under this service file, and the lint's findings."""
     schema, path = schema_of(settings.streams), "<rule>"
-    loaded = load_given(text, path, settings.params, lists_of(with_registry(settings, book)), schema)
+    loaded = load_given(text, path, settings.params, lists_of(with_registry(settings, registry)), schema)
     if loaded.rule is None:
         shown = rendered([each for each in loaded.findings if each.level == "error"], {path: text})
         raise BadRules("rule-errors", "the rule has errors, and is not published", "The rules of now go on.", shown)
@@ -270,9 +270,9 @@ def _checked(settings: ServiceFile, book: RuleRegistry, text: str) -> tuple[Rule
     return loaded.rule, (*loaded.findings, *lint(loaded.rule, schema))
 
 
-def _unchanged(book: RuleRegistry, records: Sequence[RuleRecord]) -> tuple[str, ...]:
+def _unchanged(registry: RuleRegistry, records: Sequence[RuleRecord]) -> tuple[str, ...]:
     """Rules that are there as they would be published; refused where that is all of them."""
-    entries = {entry.name: (entry.text, entry.status) for entry in book.entries}
+    entries = {entry.name: (entry.text, entry.status) for entry in registry.entries}
     found = tuple(
         each.name
         for each in records  # lists and parameters change by themselves
@@ -285,10 +285,10 @@ def _unchanged(book: RuleRegistry, records: Sequence[RuleRecord]) -> tuple[str, 
     return found
 
 
-def seeded(settings: ServiceFile, book: RuleRegistry) -> RuleRegistry:
+def seeded(settings: ServiceFile, registry: RuleRegistry) -> RuleRegistry:
     """The rulebook, or what it would be if it began now."""
-    if book.change:
-        return book
+    if registry.change:
+        return registry
     return folded([Change(number=1, act="seed", author="", at_ms=0, note="", rules=seeds_of(settings))], settings)
 
 
@@ -305,18 +305,18 @@ def fields_of(settings: ServiceFile) -> dict[str, Any]:
     return {name: stream.fields for name, stream in settings.streams.items() if stream.fields is not None}
 
 
-def _known(book: RuleRegistry, name: str) -> RuleEntry:
-    entry = book.entry(name)
+def _known(registry: RuleRegistry, name: str) -> RuleEntry:
+    entry = registry.entry(name)
     if entry is None:
-        names = [each.name for each in book.entries]
+        names = [each.name for each in registry.entries]
         hint = did_you_mean(name, names) or f"Rules are {', '.join(names)}."
         raise Refused("unknown-rule", f"there is no rule `{name}`", hint)
     return entry
 
 
-def _published_text(book: RuleRegistry, name: str, number: int | None) -> str:
+def _published_text(registry: RuleRegistry, name: str, number: int | None) -> str:
     """The text of a rule under a number; without one, the last that is not the text of now."""
-    entry, history = _known(book, name), book.history(name)
+    entry, history = _known(registry, name), registry.history(name)
     if number is None:
         texts = [each.text for each in history if each.text != entry.text]
     else:
@@ -331,14 +331,14 @@ def _published_text(book: RuleRegistry, name: str, number: int | None) -> str:
 def planned(
     settings: ServiceFile,
     log: Log,
-    book: RuleRegistry,
+    registry: RuleRegistry,
     act: str,
     records: Sequence[RuleRecord],
     lists: Mapping[str, ListRecord] | None = None,
     findings: tuple[Finding, ...] = (),
 ) -> ChangePlan:
     """A change in full: with numbers, and with what it does in every stage."""
-    lists, before = lists or {}, seeded(settings, book)
+    lists, before = lists or {}, seeded(settings, registry)
     numbers = {entry.name: entry.number for entry in before.entries}
     records = [replace(record, number=numbers.get(record.name, 0) + 1) for record in records]
     change = Change(number=before.change + 1, act=act, author="", at_ms=0, note="", rules=tuple(records), lists=lists)
@@ -356,12 +356,12 @@ def planned(
         current = rule_plans(with_registry(settings, before), partitions)
     stages, old_stages = [plan.stage for plan in plans], [plan.stage for plan in current]
     return ChangePlan(
-        base=book.change,
+        base=registry.change,
         act=act,
         rules=_rule_changes(settings, partitions, before, current, plans, records),
         lists=lists,
         findings=findings,
-        seeds=() if book.change else before.changes[0].rules,
+        seeds=() if registry.change else before.changes[0].rules,
         new_stages=tuple(each for each in stages if current and each not in old_stages),
         gone_stages=tuple(each for each in old_stages if each not in stages),
     )

@@ -84,18 +84,18 @@ class SchemaPlan:
 
 def plan_schema(settings: ServiceFile, log: Log) -> SchemaPlan:
     """Compares the service file's fields with those of the last change, and tries every rule with them."""
-    book = load_registry(settings, log)
+    registry = load_registry(settings, log)
     changes: list[FieldChange] = []
-    texts = {record.name: record.text for record in (book.live if book.change else seeds_of(settings))}
-    if book.change:
-        before, now = _types(settings, book.changes[-1].fields), _types(settings, fields_of(settings))
+    texts = {record.name: record.text for record in (registry.live if registry.change else seeds_of(settings))}
+    if registry.change:
+        before, now = _types(settings, registry.changes[-1].fields), _types(settings, fields_of(settings))
         for name in sorted({*before, *now}):
             old, new = before.get(name, {}), now.get(name, {})
             for path in sorted({*old, *new}):
                 if old.get(path) != new.get(path):
                     changes.append(FieldChange(name, path, old.get(path), new.get(path)))
     changed = {each.field for each in changes}
-    lists, schema = lists_of(with_registry(settings, book)), schema_of(settings.streams)
+    lists, schema = lists_of(with_registry(settings, registry)), schema_of(settings.streams)
     verdicts = []
     for name, text in texts.items():
         loaded = load_given(text, name, settings.params, lists, schema)

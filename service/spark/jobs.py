@@ -17,7 +17,7 @@ from pathlib import Path
 from samovar.changelog.formats.record import FORMATS, POSITION
 from samovar.changelog.formats.staged import StagedManifest, StagedTables, attempt, finish, place_of
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.restore.restore import Restore, following_of
+from samovar.changelog.restore.restore import Restore, checkpoint_of
 from samovar.changelog.spark.connector_log import Range, SparkFeed, fed_log
 from samovar.changelog.spark.progress import Ticker
 from samovar.changelog.spark.session import OpenSession
@@ -113,17 +113,17 @@ def stage(part: JobPart, tick: Ticker, feed: SparkFeed | None = None) -> StagedT
             tables = TableStore(folder)
             with closing(RocksStore(Path(scratch) / "store")) as store:
                 records = _fill(site, planned, store, tables, tick)
-                following, position, row = following_of(store), position_of(store), store.get(POSITION)
+                checkpoint, position, row = checkpoint_of(store), position_of(store), store.get(POSITION)
                 manifest = StagedManifest(
                     service=site.settings.service,
                     stage=planned.stage,
                     partition=planned.partition,
                     source=planned.source,
-                    topic=None if following is None else following.topic,
-                    topic_id=None if following is None else following.topic_id,
-                    partitions=None if following is None else following.partitions,
-                    offset=None if following is None else following.next,
-                    time_ms=None if following is None else following.time_ms,
+                    topic=None if checkpoint is None else checkpoint.topic,
+                    topic_id=None if checkpoint is None else checkpoint.topic_id,
+                    partitions=None if checkpoint is None else checkpoint.partitions,
+                    offset=None if checkpoint is None else checkpoint.next,
+                    time_ms=None if checkpoint is None else checkpoint.time_ms,
                     moment_ms=planned.moment_ms,
                     position=None if row is None else row.decode(),
                     records=records,
@@ -146,7 +146,7 @@ def _fill(site: StateLocation, planned: RestorePlan, store: RocksStore, tables: 
             while not restore.advance():
                 tick(restore.next - planned.start)
         tick(planned.todo, last=True)
-        store.take_tables(tables.files)
+        store.ingest_tables(tables.files)
         return restore.records
     plan, partition = site.plan, planned.partition
     if planned.moment_ms is None:

@@ -30,7 +30,7 @@ from samovar.service.spark.jobs import JobPart, ranges_of, refuse_remote_executo
 from samovar.service.topology.logs import kafka_of
 from samovar.service.topology.stores import StateLocation, read_store_status
 from samovar.state.rocks import RocksStore
-from samovar.tasks.replay.rebuild import Until
+from samovar.tasks.replay.rebuild import ReplayEnd
 from samovar.tasks.replay.repair import is_same_position
 
 
@@ -108,7 +108,7 @@ class FromStaging(Engine):
         assert planned.staged is not None
         manifest = planned.staged.manifest
         _take(planned.staged, part)
-        if manifest.following is None:
+        if manifest.checkpoint is None:
             return BuildResult(manifest.records, manifest.digest)
         with closing(RocksStore(part)) as store:
             tail = replay(site, planned, store, on_progress)
@@ -118,7 +118,7 @@ class FromStaging(Engine):
 def _take(staged: StagedTables, part: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     with closing(RocksStore(part)) as store:
-        store.take_tables(staged.files)
+        store.ingest_tables(staged.files)
 
 
 def plan_ingest(site: StateLocation, asked: RestoreRequest, staging: Path, now_ms: int) -> list[RestorePlan]:
@@ -145,13 +145,13 @@ def _planned(site: StateLocation, staged: StagedTables, now_ms: int) -> RestoreP
     if manifest.moment_ms is not None:
         raise _unfit(staged.folder, "it is a state of the past, which never goes over a live store")
     changelog, now = site.changelog(partition), read_store_status(site.store(partition))
-    following = manifest.following
-    if following is None:
+    checkpoint = manifest.checkpoint
+    if checkpoint is None:
         position = None if manifest.position is None else unpack_position(manifest.position.encode())
         last = last_position(site.log, changelog)
         if position is None or (last is not None and not is_same_position(position, last)):
             raise _unfit(staged.folder, "the service ran since it was folded from the source")
-        until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
+        until = ReplayEnd({stream: each.next for stream, each in position.inputs.items()}, position.journal)
         return RestorePlan(
             partition=partition,
             now=now,
@@ -163,7 +163,7 @@ def _planned(site: StateLocation, staged: StagedTables, now_ms: int) -> RestoreP
             stage=site.stage,
             staged=staged,
         )
-    start = next_step(following, changelog, now_ms)
+    start = next_step(checkpoint, changelog, now_ms)
     if start is None:
         raise _unfit(staged.folder, "it is too old: deletes may be missing from what came after it")
     return RestorePlan(

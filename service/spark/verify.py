@@ -59,8 +59,8 @@ def verify_all(
 def _ranges(site: StateLocation, partition: int) -> tuple[Range, ...]:
     """What is read of the changelog, and then of the inputs. A store that moves on meanwhile is followed."""
     status, changelog = read_store_status(site.store(partition)), site.changelog(partition)
-    begin, following, position = changelog.bounds.begin, status.following, status.position
-    read = Range(changelog.at, begin, begin if following is None else max(following.next, begin))
+    begin, checkpoint, position = changelog.bounds.begin, status.checkpoint, status.position
+    read = Range(changelog.at, begin, begin if checkpoint is None else max(checkpoint.next, begin))
     ends = {} if position is None else {stream: each.next for stream, each in position.inputs.items()}
     try:
         inputs = source_ranges(site, partition, ends)

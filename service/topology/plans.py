@@ -153,7 +153,7 @@ def _rule_plan(
         for rule in rules
     }
     drained = {entry.name for entry in published.entries if entry.status == DISABLED and entry.state == DRAIN}
-    return replace(plan, book=RulesetChange(published.change, policies, frozenset(drained)))
+    return replace(plan, ruleset_change=RulesetChange(published.change, policies, frozenset(drained)))
 
 
 def input_of(name: str, stream: Stream, partitions: int = 1) -> InputSpec:
@@ -194,7 +194,7 @@ def _task_plan(settings: ServiceFile, name: str, main: Plan, partitions: int) ->
         program=compile_rules([]),
         rules=(),
         forwards=(),
-        book=None,
+        ruleset_change=None,
         storm={},
     )
 

@@ -100,7 +100,7 @@ class RuleRegistry:
 
 def _is_at_work(entry: RuleEntry, journaled: JournalEntry) -> bool:
     """Whether a journal entry is at or after a rule's; rules of the folder were at work before they were published."""
-    if journaled.facts.get("book", 0) >= entry.change:
+    if journaled.facts.get("change", 0) >= entry.change:
         return True
     rules = [(rule["id"], rule["version"]) for rule in journaled.facts["rules"]]
     return entry.act == "seed" and (entry.name, entry.version) in rules
@@ -117,8 +117,8 @@ def folded(changes: list[Change], settings: ServiceFile, log: Log | None = None)
     for change in changes:
         entries |= {rule.name: _entry(change, rule) for rule in change.rules}
         lists |= {name: tuple(each.items) for name, each in change.lists.items()}
-    book = RuleRegistry(tuple(changes), tuple(entries.values()), lists)
-    return book if log is None else replace(book, source=(with_registry(settings, book), log))
+    registry = RuleRegistry(tuple(changes), tuple(entries.values()), lists)
+    return registry if log is None else replace(registry, source=(with_registry(settings, registry), log))
 
 
 def _entry(change: Change, rule: RuleRecord) -> RuleEntry:
@@ -131,8 +131,8 @@ def with_published_rules(settings: ServiceFile, log: Log) -> ServiceFile:
     return with_registry(settings, load_registry(settings, log))
 
 
-def with_registry(settings: ServiceFile, book: RuleRegistry) -> ServiceFile:
-    return settings.with_attached(book) if book.change else settings
+def with_registry(settings: ServiceFile, registry: RuleRegistry) -> ServiceFile:
+    return settings.with_attached(registry) if registry.change else settings
 
 
 def registry_of(settings: ServiceFile) -> RuleRegistry | None:

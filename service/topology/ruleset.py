@@ -52,9 +52,9 @@ def rules_of(settings: ServiceFile, partitions: int | None = None) -> RuleSet:
 
 def _published_rules(settings: ServiceFile) -> RuleSet:
     """The rules of the rulebook, without errors."""
-    book = registry_of(settings)
-    assert book is not None
-    texts = {f"{entry.name} (number {entry.number})": entry.text for entry in book.live}
+    registry = registry_of(settings)
+    assert registry is not None
+    texts = {f"{entry.name} (number {entry.number})": entry.text for entry in registry.live}
     schema, lists = schema_of(settings.streams), lists_of(settings)
     loaded = [load_given(text, path, settings.params, lists, schema) for path, text in texts.items()]
     findings = tuple(finding for one in loaded for finding in one.findings)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from samovar.changelog.formats.record import POSITION, ROW, ChangelogCheckpoint, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.restore.restore import ChangelogPartition, following_of
+from samovar.changelog.restore.restore import ChangelogPartition, checkpoint_of
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.patterns.engine.matcher import digest_of_rows
@@ -80,7 +80,7 @@ class StateLocation:
 
     def changelog(self, partition: int) -> ChangelogPartition:
         at = TopicPartition(self.plan.topics.changelog, partition)
-        return ChangelogPartition.look(self.log, at, self.settings.changelog.delete_retention_ms, self.settings.service)
+        return ChangelogPartition.load(self.log, at, self.settings.changelog.delete_retention_ms, self.settings.service)
 
     def chosen(self, partitions: Sequence[int]) -> list[int]:
         """Those that were asked for, or all."""
@@ -94,11 +94,11 @@ class StateLocation:
         """All stores on this machine, of all stages or of one; refused where there is none."""
         if is_store(self.state):  # a single store: which changelog it follows says whose it is
             with reading(self.state) as store:
-                following = following_of(store)
-            if following is None:
+                checkpoint = checkpoint_of(store)
+            if checkpoint is None:
                 return [(self, 0)]
-            own = [plan.stage for plan in self.plans if plan.topics.changelog == following.topic]
-            return [(self.at(own[0] if own else MAIN), following.partition)]
+            own = [plan.stage for plan in self.plans if plan.topics.changelog == checkpoint.topic]
+            return [(self.at(own[0] if own else MAIN), checkpoint.partition)]
         chosen = [(site, each) for site in self.stages(stage) for each in site.chosen(partitions)]
         found = [(site, each) for site, each in chosen if is_store(site.store(each))]
         if not found:
@@ -132,15 +132,15 @@ class StoreStatus:
     """What is in a store's folder: its condition in a word, and where it stands."""
 
     condition: str  # missing, new, fine, or damaged
-    following: ChangelogCheckpoint | None = None
+    checkpoint: ChangelogCheckpoint | None = None
     position: Position | None = None
     detail: str = ""
 
     @property
     def text(self) -> str:
-        if self.following is None:
+        if self.checkpoint is None:
             return {"missing": "no store here", "new": "an empty store"}.get(self.condition, self.condition)
-        return f"a store at changelog offset {self.following.next:,}"
+        return f"a store at changelog offset {self.checkpoint.next:,}"
 
 
 def read_store_status(folder: Path) -> StoreStatus:
@@ -149,8 +149,8 @@ def read_store_status(folder: Path) -> StoreStatus:
     try:
         check_sound(folder)
         with reading(folder) as store:
-            following = following_of(store)
-            return StoreStatus("new" if following is None else "fine", following, position_of(store))
+            checkpoint = checkpoint_of(store)
+            return StoreStatus("new" if checkpoint is None else "fine", checkpoint, position_of(store))
     except Refused as refused:
         if refused.code != "state-damaged":  # as what a newer version wrote: it is not ours to replace
             raise

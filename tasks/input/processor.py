@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
-from samovar.changelog.formats.journal import ANEW, JournalEntry, pack_entry
+from samovar.changelog.formats.journal import RESTART, JournalEntry, pack_entry
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Append, Pair, Records, TopicPartition
@@ -18,9 +18,9 @@ from samovar.patterns.engine.order import NO_TIME, OrderedEvents
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.placement import MISPLACED, MOVED, checked_streams
 from samovar.tasks.input.repartition_sink import RepartitionSink
-from samovar.tasks.input.source import Dead, LateEvent, StreamSource
+from samovar.tasks.input.source import DeadRecord, LateEvent, StreamSource
 from samovar.tasks.model.plan import MAIN, Plan
-from samovar.tasks.model.results import NOTHING_SETTLED, Counts, LetterBuffer, Outcome, SettledRecords
+from samovar.tasks.model.results import NOTHING_SETTLED, Counts, DeadLetterBuffer, Outcome, SettledRecords
 
 
 class Processor(ABC):
@@ -48,13 +48,13 @@ class Processor(ABC):
         self.counts, self._since = Counts(), Counts()
         self.alerts: list[Pair] = []
         self.found_bytes = 0  # of matches, since the last outcome
-        self._dead, self._late = LetterBuffer(), LetterBuffer()
+        self._dead, self._late = DeadLetterBuffer(), DeadLetterBuffer()
         self.dirty = False  # whether there is something to commit
 
     def feed(self, records: Records, settled: SettledRecords = NOTHING_SETTLED) -> frozenset[int]:
         """Take the next records of one input; the offsets of those put aside. Settled ones get no letter here."""
         source, aside = self.source, set[int]()
-        if self.sink.outlets:
+        if self.sink.outputs:
             self.sink.begin()
         for piece, begins_anew in source.pieces(records):
             if begins_anew:
@@ -69,22 +69,22 @@ class Processor(ABC):
                 dead = [each for each in fed.dead if not settled.has(int(piece.offsets[each.row]))]
                 late = [each for each in fed.late if not settled.has(int(piece.offsets[each.row]))]
                 self._put_aside(piece, dead, late)
-            if self.sink.outlets:
-                self._since.unkeyed += self.sink.take(source.by_topic[piece.topic].spec.stream, piece, fed)
+            if self.sink.outputs:
+                self._since.unkeyed += self.sink.forward(source.by_topic[piece.topic].spec.stream, piece, fed)
             self._run(fed.ordered)
         self._since.missed += source.missed
         source.missed = 0
         return frozenset(aside)
 
-    def _put_aside(self, records: Records, dead: Sequence[Dead], late: Sequence[LateEvent]) -> None:
+    def _put_aside(self, records: Records, dead: Sequence[DeadRecord], late: Sequence[LateEvent]) -> None:
         stage = (("samovar.stage", self.plan.stage.encode()),)
         for each in dead:
-            where, offset, pair = self.source.letter(records, each.row)
+            where, offset, pair = self.source.dead_letter(records, each.row)
             headers = (*where.dead(offset, each.kind, each.message), *(() if self.is_first else stage))
             self._dead.put(pair, (*headers, *carried(records.headers(each.row))))
             self._since.misplaced += each.kind in (MISPLACED, MOVED)
         for event in late:
-            where, offset, pair = self.source.letter(records, event.row)
+            where, offset, pair = self.source.dead_letter(records, event.row)
             is_main = self.is_first and self.plan.task is None
             headers = (*where.late(offset, event.late_ms), *(() if is_main else stage))
             self._late.put(pair, (*headers, *carried(records.headers(event.row))))
@@ -99,10 +99,10 @@ class Processor(ABC):
         source = self.source
         for topic, each in source.by_topic.items():
             at = TopicPartition(topic, self.partition)
-            source.stand(each.spec.stream, at in ended, now_ms, ended.get(at))
-        has_news = bool(self.sink.outlets) and self.sink.look(now_ms)
+            source.observe_end(each.spec.stream, at in ended, now_ms, ended.get(at))
+        has_news = bool(self.sink.outputs) and self.sink.due_watermarks(now_ms)
         watermark = source.idle_watermark(now_ms)
-        advances = watermark > source.buffer.floor and (
+        advances = watermark > source.buffer.low_watermark and (
             bool((source.buffer.pending.time < watermark).any()) or self.is_due(watermark)
         )
         self.dirty = self.dirty or has_news or advances
@@ -113,7 +113,7 @@ class Processor(ABC):
     def apply(self, entry: JournalEntry) -> None:
         """Do again what the journal tells; only in a replay."""
         self.dirty = True
-        if entry.kind == ANEW:
+        if entry.kind == RESTART:
             self.forget()
         self._run(self.source.apply(entry))
 
@@ -124,16 +124,16 @@ class Processor(ABC):
 
     def position(self) -> Position:
         source, plan = self.source, self.plan
-        book = 0 if plan.book is None or plan.task is not None else plan.book.change
-        watermark = None if source.buffer.floor == NO_TIME else source.buffer.floor
+        ruleset_change = 0 if plan.ruleset_change is None or plan.task is not None else plan.ruleset_change.change
+        watermark = None if source.buffer.low_watermark == NO_TIME else source.buffer.low_watermark
         head = watermark, source.inputs(), source.streams, plan.versions, source.journaled
-        told = self.sink.told() if self.sink.outlets else {}
-        return Position(*head, told, book, self.changelog_id, plan.service, self.journal_id)
+        told = self.sink.emitted() if self.sink.outputs else {}
+        return Position(*head, told, ruleset_change, self.changelog_id, plan.service, self.journal_id)
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
         """All since the last one; `more` are further rows to log."""
         topics, partition, since = self.plan.topics, self.partition, self._since
-        sent_bytes, forwarded = self.sink.bytes, self.sink.appends() if self.sink.outlets else []
+        sent_bytes, forwarded = self.sink.bytes, self.sink.appends() if self.sink.outputs else []
         position = self.position()
         packed = pack_position(position)
         results, rows, index = self._results(position, packed)
@@ -150,7 +150,7 @@ class Processor(ABC):
         offsets = {TopicPartition(each.topic, partition): each.next for each in position.inputs.values()}
         since.commits, since.rows = 1, len(rows)
         since.forwarded = sum(len(each.records) for each in forwarded if each.partition is None)
-        self._since, self._dead, self._late = Counts(), LetterBuffer(), LetterBuffer()
+        self._since, self._dead, self._late = Counts(), DeadLetterBuffer(), DeadLetterBuffer()
         self.alerts, self.source.entries, self.found_bytes, self.dirty = [], [], 0, False
         return Outcome(
             appends=appends, offsets=offsets, changes=[*rows, *index], counts=since, forwarded_bytes=sent_bytes

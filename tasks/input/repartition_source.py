@@ -1,11 +1,11 @@
 """Sources that are repartition topics: events of many source partitions, named by their source, in order.
 
 One repartition topic brings events of all partitions of a stream. `RepartitionSource` keeps a watermark for each of
-them, and event time is the least; where all are silent, the largest that one of them told.
+them, and event time is the least; where all are idle, the largest that one of them told.
 
 It has no idle rule: that a source partition is idle, or silent, is told by marks (samovar.changelog.formats.forwarded),
-and they take effect where they stand in the topic, so that a replay needs no journal for them. Only where a silent
-partition speaks again does event time depend on what other streams did meanwhile: that it joined, and at which time, is
+and they take effect where they stand in the topic, so that a replay needs no journal for them. Only where an idle
+partition is active again does event time depend on what other streams did meanwhile: that it joined, and at which time, is
 a journal entry.
 """
 
@@ -25,21 +25,21 @@ from samovar.changelog.formats.forwarded import (
     EVENT,
     FORMAT,
     HEAD_BYTES,
+    IDLE,
     MARK,
-    SILENT,
     Heads,
-    Originals,
+    OriginalRecords,
     heads_of,
     marks_of,
 )
-from samovar.changelog.formats.journal import ANEW, SCHEMA, JournalEntry
-from samovar.changelog.formats.record import UNKNOWN_SINCE, Input, Position, SourcePartitionPosition
+from samovar.changelog.formats.journal import RESTART, SCHEMA, JournalEntry
+from samovar.changelog.formats.record import UNKNOWN_SINCE, InputPosition, Position, SourcePartitionPosition
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import Batch, Int32s, Messages, joined
 from samovar.patterns.engine.order import NO_TIME, OrderedEvents, due_at, release
 from samovar.tasks.input.source import (
-    Dead,
+    DeadRecord,
     DecodedBatch,
     InputPartition,
     LateEvent,
@@ -71,7 +71,7 @@ class RepartitionSource(StreamSource):
         return [(number, each) for each in range(spec.source_partitions)]
 
     def _partitions(self, records: Records) -> Int32s:
-        assert isinstance(records, Originals), records
+        assert isinstance(records, OriginalRecords), records
         return records.partitions
 
     def _faults(self, source: InputPartition, batch: Batch, _times: Int64s) -> dict[int, tuple[str, str]]:
@@ -84,11 +84,11 @@ class RepartitionSource(StreamSource):
     def original(self, records: Records, row: int) -> Pair:
         return records.key(row), (records.value(row) or b"")[HEAD_BYTES:]
 
-    def letter(self, records: Records, row: int) -> tuple[SourceCoordinates, int, Pair]:
+    def dead_letter(self, records: Records, row: int) -> tuple[SourceCoordinates, int, Pair]:
         spec, value = self.by_topic[records.topic].spec, records.value(row)
         (head,) = heads_of(joined([value or b""]))
         if not is_ours(head, spec):
-            return super().letter(records, row)
+            return super().dead_letter(records, row)
         where = SourceCoordinates.of(spec.origin, int(head["partition"]), spec.stream)
         return where, int(head["offset"]), (records.key(row), (value or b"")[HEAD_BYTES:])
 
@@ -99,55 +99,59 @@ class RepartitionSource(StreamSource):
         parts = {}
         for partition in range(source.spec.source_partitions):
             known = self.received[source.spec.stream].at(partition)
-            largest = known_time(self.buffer.largest.get((source.number, partition), NO_TIME))
-            parts[partition] = known if known.silent else known._replace(partition=partition, largest=largest)
+            max_event_time = known_time(self.buffer.max_event_time.get((source.number, partition), NO_TIME))
+            parts[partition] = (
+                known if known.idle else known._replace(partition=partition, max_event_time=max_event_time)
+            )
         return parts
 
-    def largest(self, stream: str) -> int:
+    def max_event_time(self, stream: str) -> int:
         """The largest time of the source partition that is behind."""
         source = self.sources[stream]
-        times = (self.buffer.largest.get(place) for place in self._places(source.number, source.spec))
+        times = (self.buffer.max_event_time.get(place) for place in self._places(source.number, source.spec))
         return min((time for time in times if time is not None), default=NO_TIME)
 
-    def inputs(self) -> dict[str, Input]:
+    def inputs(self) -> dict[str, InputPosition]:
         pending, found = self.buffer.pending, {}
         for stream, source in self.sources.items():
-            received, spec, marks = self.received[stream], source.spec, self.received[stream].bookmarks
+            received, spec, marks = self.received[stream], source.spec, self.received[stream].checkpoints
             mine = np.flatnonzero(pending.stream == source.number)
             if not len(mine):
                 marks.clear()
-                received.joins.clear()
+                received.activations.clear()
             else:
                 partitions, offsets = pending.partition[mine], pending.offset[mine]
                 first_waiting = {int(each): int(offsets[partitions == each].min()) for each in set(partitions)}
                 while len(marks) > 1 and all(marks[1].parts[each].next <= at for each, at in first_waiting.items()):
                     marks.popleft()
-                while received.joins and received.joins[0].offset < marks[0].offset:
-                    received.joins.popleft()
+                while received.activations and received.activations[0].offset < marks[0].offset:
+                    received.activations.popleft()
             first = marks[0] if marks else RepartitionCheckpoint(source.next, self._parts(source))
             source.unknown = needed(source.unknown, first.offset)
-            more = tuple(first.parts.values()), tuple(received.joins) if marks else (), source.unknown
-            found[stream] = Input(spec.topic, source.topic_id, source.next, first.offset, None, (), False, *more)
+            more = tuple(first.parts.values()), tuple(received.activations) if marks else (), source.unknown
+            found[stream] = InputPosition(
+                spec.topic, source.topic_id, source.next, first.offset, None, (), False, *more
+            )
         return found
 
     def resume(self, position: Position) -> None:
         self.journaled = position.journal
-        self.buffer.floor = NO_TIME if position.watermark is None else position.watermark
+        self.buffer.low_watermark = NO_TIME if position.watermark is None else position.watermark
         for stream, stored in position.inputs.items():
             if stream in self.sources:
                 source = self.sources[stream]
-                source.topic_id, source.next, source.unknown = stored.topic_id, stored.safe, stored.unknown
+                source.topic_id, source.next, source.unknown = stored.topic_id, stored.replay_from, stored.unknown
                 self.received[stream] = SourcePartitions({each.partition: each for each in stored.parts})
                 for each in stored.parts:
-                    self._set(source, each.partition, NO_TIME if each.largest is None else each.largest)
+                    self._set(source, each.partition, NO_TIME if each.max_event_time is None else each.max_event_time)
 
-    def _set(self, source: InputPartition, partition: int, largest: int) -> None:
-        """A source partition's largest time. A silent one has none, and holds nothing back."""
+    def _set(self, source: InputPartition, partition: int, max_event_time: int) -> None:
+        """A source partition's largest time. An idle one has none, and holds nothing back."""
         place = (source.number, partition)
-        if self.received[source.spec.stream].at(partition).silent:
-            self.buffer.largest.pop(place, None)
+        if self.received[source.spec.stream].at(partition).idle:
+            self.buffer.max_event_time.pop(place, None)
         else:
-            self.buffer.largest[place] = largest
+            self.buffer.max_event_time[place] = max_event_time
 
     # ------------------------------------------------------------ records
 
@@ -155,7 +159,7 @@ class RepartitionSource(StreamSource):
         source = self.by_topic[records.topic]
         heads = self.heads(records)
         events = np.flatnonzero(is_ours(heads, source.spec) & (heads["kind"] == EVENT))
-        self._meet_schemas(source, Originals(records, heads, events))
+        self._meet_schemas(source, OriginalRecords(records, heads, events))
         fed: DecodedBatch | None = None
         for stretch in self._stretches(source, records, heads):
             taken = self._take(source, records, heads, stretch)
@@ -183,65 +187,65 @@ class RepartitionSource(StreamSource):
                 continue
             yield RecordSlice(records, start, row, int(records.offsets[row])), is_anew
             source.next, start, is_anew = int(records.offsets[row]), row, True
-            self._note(ANEW, stream=source.spec.stream, partition=mark.partition, since=mark.since)
+            self._note(RESTART, stream=source.spec.stream, partition=mark.partition, since=mark.since)
             known = received.at(mark.partition)  # as the piece before has left it
             self.missed += max(mark.since - known.next, 0)
             received.parts[mark.partition] = known._replace(since=mark.since)
         yield RecordSlice(records, start, len(records), records.next) if start else records, is_anew
 
     def _release(self) -> OrderedEvents:
-        """What can be released now. Where all source partitions are silent, none waits for another."""
-        if not self.buffer.largest:
+        """What can be released now. Where all source partitions are idle, none waits for another."""
+        if not self.buffer.max_event_time:
             told = [
-                each.largest - self.sources[stream].spec.slack_ms
+                each.max_event_time - self.sources[stream].spec.slack_ms
                 for stream, received in self.received.items()
                 for each in received.parts.values()
-                if each.largest is not None
+                if each.max_event_time is not None
             ]
-            self.buffer.floor = max([self.buffer.floor, *told])
+            self.buffer.low_watermark = max([self.buffer.low_watermark, *told])
         return release(self.buffer)
 
     def _stretches(self, source: InputPartition, records: Records, heads: Heads) -> Iterator[Int64s]:
-        """Rows in stretches: a new one begins where a silent source partition speaks, which joins there."""
+        """Rows in stretches: a new one begins where an idle source partition is active again."""
         start, count = 0, len(records)
         while start < count:
-            end = self._next_join(source, heads, start)
+            end = self._next_activation(source, heads, start)
             if end > start:
                 yield np.arange(start, end, dtype=np.int64)
             if end < count:  # what it says before event time is late from there on
                 source.next, partition = int(records.offsets[end]), int(heads["partition"][end])
-                largest = self.watermark + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
-                self._note("joined", stream=source.spec.stream, partition=partition, largest=largest)
-                self._speak(source, partition, largest)
+                max_event_time = self.watermark + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
+                self._note("active", stream=source.spec.stream, partition=partition, max_event_time=max_event_time)
+                self._mark_active(source, partition, max_event_time)
             start = end
 
-    def _next_join(self, source: InputPartition, heads: Heads, start: int) -> int:
-        """The first row from here on of a source partition that is silent when its turn comes."""
+    def _next_activation(self, source: InputPartition, heads: Heads, start: int) -> int:
+        """The first row from here on of a source partition that is idle when its turn comes."""
         received = self.received[source.spec.stream]
-        silent = {each for each, part in received.parts.items() if part.silent}
+        idle = {each for each, part in received.parts.items() if part.idle}
         ours = is_ours(heads, source.spec)
-        says_silent = ours & (heads["kind"] == MARK) & ((heads["flags"] & SILENT) != 0)
+        says_silent = ours & (heads["kind"] == MARK) & ((heads["flags"] & IDLE) != 0)
         says_more = ours & ~says_silent
         at = start
         while True:
             fall = first_of(says_silent, at)
-            speak = first_of(says_more & np.isin(heads["partition"], list(silent)), at) if silent else len(heads)
+            speak = first_of(says_more & np.isin(heads["partition"], list(idle)), at) if idle else len(heads)
             if speak <= fall:
                 return speak
-            silent.add(int(heads["partition"][fall]))
+            idle.add(int(heads["partition"][fall]))
             at = fall + 1
 
     def _take(self, source: InputPartition, records: Records, heads: Heads, rows: Int64s) -> ReceivedBatch:
         """Decode a stretch, and move the source partitions' times on."""
         received = self.received[source.spec.stream]
         if (heads["kind"][rows] == EVENT).any():
-            offset, bookmarks = int(records.offsets[rows[0]]), received.bookmarks
-            if not bookmarks or offset - bookmarks[-1].offset >= self.tunables.mark_records:
-                bookmarks.append(RepartitionCheckpoint(offset, self._parts(source)))
+            offset, checkpoints = int(records.offsets[rows[0]]), received.checkpoints
+            if not checkpoints or offset - checkpoints[-1].offset >= self.tunables.mark_records:
+                checkpoints.append(RepartitionCheckpoint(offset, self._parts(source)))
         ours = is_ours(heads[rows], source.spec)
-        dead = [Dead(row, "NOT_FORWARDED", "no record of a repartition topic") for row in rows[~ours].tolist()]
+        dead = [DeadRecord(row, "NOT_FORWARDED", "no record of a repartition topic") for row in rows[~ours].tolist()]
         events = self.new_events(source.spec.stream, heads, rows[ours & (heads["kind"][rows] == EVENT)])
-        batch, kept, bad = self.decode(Originals(records, heads, events))
+        batch, kept, bad = self.decode(OriginalRecords(records, heads, events))
         dead += [replace(each, row=int(events[each.row])) for each in bad]
         kept = events[kept]
         marks = rows[ours & (heads["kind"][rows] == MARK)]
@@ -251,11 +255,17 @@ class RepartitionSource(StreamSource):
             received.parts[each] = received.at(each)._replace(partition=each, next=last + 1)
         for mark in marks_of(heads[marks], messages_at(records, marks)):
             known, told = received.at(mark.partition), None
-            if mark.silent:
-                largest = self.buffer.largest.pop((source.number, mark.partition), NO_TIME)
-                told = known_time(max(largest, mark.largest, NO_TIME if known.largest is None else known.largest))
+            if mark.idle:
+                max_event_time = self.buffer.max_event_time.pop((source.number, mark.partition), NO_TIME)
+                told = known_time(
+                    max(
+                        max_event_time,
+                        mark.max_event_time,
+                        NO_TIME if known.max_event_time is None else known.max_event_time,
+                    )
+                )
             received.parts[mark.partition] = SourcePartitionPosition(
-                mark.partition, told, mark.silent, max(known.next, mark.next), mark.since
+                mark.partition, told, mark.idle, max(known.next, mark.next), mark.since
             )
         return ReceivedBatch(batch, kept, dead, late, by)
 
@@ -283,8 +293,8 @@ class RepartitionSource(StreamSource):
             where = np.argsort(np.concatenate((rows[own], own_marks)), kind="stable")
             told = heads["time"][own_marks].astype(np.int64)
             times = np.concatenate((batch.time[own], told))[where]
-            largest = self.buffer.largest.get((source.number, each), NO_TIME)
-            before = np.maximum.accumulate(np.concatenate(([largest], times)))
+            max_event_time = self.buffer.max_event_time.get((source.number, each), NO_TIME)
+            before = np.maximum.accumulate(np.concatenate(([max_event_time], times)))
             behind = before[:-1] - slack_ms - times
             is_late = (behind > 0) & (where < len(own))
             late.append(own[where[is_late]])
@@ -304,52 +314,56 @@ class RepartitionSource(StreamSource):
 
     # ------------------------------------------------------------ once more, after a crash
 
-    def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
+    def recover(self, stream: str, records: Sequence[Records], stored: InputPosition) -> None:
         source = self.sources[stream]
-        joins = deque(Join(*each) for each in stored.joins)
+        activations = deque(Activation(*each) for each in stored.activations)
         for each in records:
             heads = self.heads(each)
             offsets = each.offsets[each.offsets < stored.next]
-            for rows in cut_at(offsets, [*(join.offset for join in joins), *edges_of(stored.unknown)]):
+            for rows in cut_at(offsets, [*(join.offset for join in activations), *edges_of(stored.unknown)]):
                 source.decoder.hide(unknown_at(stored.unknown, int(offsets[rows[0]])))
-                while joins and joins[0].offset <= int(offsets[rows[0]]):
-                    source.next, partition, largest = joins.popleft()
-                    self._speak(source, partition, largest)
+                while activations and activations[0].offset <= int(offsets[rows[0]]):
+                    source.next, partition, max_event_time = activations.popleft()
+                    self._mark_active(source, partition, max_event_time)
                 taken = self._take(source, each, heads, rows)
-                waits = ~due_at(taken.batch.time, self.buffer, self.buffer.floor)
+                waits = ~due_at(taken.batch.time, self.buffer, self.buffer.low_watermark)
                 waits[taken.late] = False
                 self.buffer.pending.append(taken.batch, np.flatnonzero(waits))
-        for join in joins:
+        for join in activations:
             source.next = join.offset
-            self._speak(source, join.partition, join.largest)
+            self._mark_active(source, join.partition, join.max_event_time)
         source.next = stored.next
         source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
 
-    def _speak(self, source: InputPartition, partition: int, largest: int) -> None:
-        """A silent source partition is silent no more."""
+    def _mark_active(self, source: InputPartition, partition: int, max_event_time: int) -> None:
+        """An idle source partition is idle no more."""
         received = self.received[source.spec.stream]
-        received.parts[partition] = received.at(partition)._replace(partition=partition, largest=None, silent=False)
-        self._set(source, partition, largest)
-        if received.bookmarks:
-            received.joins.append(Join(source.next, partition, largest))
+        received.parts[partition] = received.at(partition)._replace(
+            partition=partition, max_event_time=None, idle=False
+        )
+        self._set(source, partition, max_event_time)
+        if received.checkpoints:
+            received.activations.append(Activation(source.next, partition, max_event_time))
 
     def apply(self, entry: JournalEntry) -> OrderedEvents:
         if entry.kind == SCHEMA:
             return super().apply(entry)
         self.journaled = entry.number
-        if entry.kind == ANEW:
+        if entry.kind == RESTART:
             received = self.received[entry.facts["stream"]]
             partition = entry.facts["partition"]
             received.parts[partition] = received.at(partition)._replace(since=entry.facts["since"])
-        elif entry.kind == "joined":
-            self._speak(self.sources[entry.facts["stream"]], entry.facts["partition"], entry.facts["largest"])
+        elif entry.kind == "active":
+            self._mark_active(
+                self.sources[entry.facts["stream"]], entry.facts["partition"], entry.facts["max_event_time"]
+            )
         else:  # it was set back to a moment, which the very next record would pass
-            self.buffer.floor = max(self.buffer.floor, entry.facts["largest"])
+            self.buffer.low_watermark = max(self.buffer.low_watermark, entry.facts["max_event_time"])
         return release(self.buffer)
 
     # ------------------------------------------------------------ no idle rule of its own
 
-    def stand(self, stream: str, at_end: bool, now_ms: int, stretch: int | None = 0) -> None:
+    def observe_end(self, stream: str, at_end: bool, now_ms: int, stretch: int | None = 0) -> None:
         """It makes no difference here: marks tell."""
 
     def idle_watermark(self, _now_ms: int) -> int:
@@ -363,16 +377,16 @@ class RepartitionSource(StreamSource):
         specs = {source.number: source.spec for source in self.sources.values()}
         sources = {
             TopicPartition(specs[number].origin, partition)
-            for (number, partition), largest in self.buffer.largest.items()
-            if largest - specs[number].slack_ms > self.watermark
+            for (number, partition), max_event_time in self.buffer.max_event_time.items()
+            if max_event_time - specs[number].slack_ms > self.watermark
         }
-        streams = [each for each in specs.values() if self.largest(each.stream) - each.slack_ms > self.watermark]
+        streams = [each for each in specs.values() if self.max_event_time(each.stream) - each.slack_ms > self.watermark]
         return sources | {TopicPartition(each.topic, self.partition) for each in streams}
 
     def behind(self, now_ms: int) -> set[TopicPartition]:
         """Also the source partitions of its repartition topics."""
         specs = {source.number: source.spec for source in self.sources.values()}
-        sources = {TopicPartition(specs[number].origin, partition) for number, partition in self.buffer.largest}
+        sources = {TopicPartition(specs[number].origin, partition) for number, partition in self.buffer.max_event_time}
         return super().behind(now_ms) | (sources - self.ahead(now_ms))
 
 
@@ -383,12 +397,12 @@ class RepartitionCheckpoint(NamedTuple):
     parts: dict[int, SourcePartitionPosition]
 
 
-class Join(NamedTuple):
-    """A silent source partition that spoke again: its event time from there on."""
+class Activation(NamedTuple):
+    """An idle source partition that spoke again: its event time from there on."""
 
     offset: int
     partition: int
-    largest: int
+    max_event_time: int
 
 
 @dataclass
@@ -396,8 +410,8 @@ class SourcePartitions:
     """What is known of one stream's source partitions. Their largest times stand in the buffer."""
 
     parts: dict[int, SourcePartitionPosition] = field(default_factory=dict)
-    bookmarks: deque[RepartitionCheckpoint] = field(default_factory=deque)
-    joins: deque[Join] = field(default_factory=deque)
+    checkpoints: deque[RepartitionCheckpoint] = field(default_factory=deque)
+    activations: deque[Activation] = field(default_factory=deque)
 
     def at(self, partition: int) -> SourcePartitionPosition:
         return self.parts.get(partition, UNKNOWN)
@@ -408,7 +422,7 @@ class ReceivedBatch(NamedTuple):
 
     batch: Batch
     rows: Int64s
-    dead: list[Dead]
+    dead: list[DeadRecord]
     late: Int64s  # rows of the batch
     late_by_ms: Int64s
 

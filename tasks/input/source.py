@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from samovar.changelog.formats.dead_letters import SourceCoordinates
 from samovar.changelog.formats.journal import SCHEMA, JournalEntry
-from samovar.changelog.formats.record import Input, Position, Unknown
+from samovar.changelog.formats.record import InputPosition, Position, UnknownSchema
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.changelog.partitioner import key_texts, misplaced_rows
 from samovar.common.errors import Refused
@@ -41,7 +41,7 @@ WORD = {NIL: "null", BOOL: "true or false", INT: "a number", FLOAT: "a number", 
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class DeadRecord:
     """A record that is not an event of its stream."""
 
     row: int  # of its records
@@ -62,23 +62,23 @@ class DecodedBatch:
     """What became of records. `rows` are of events, late ones too; `texts` are their values in `StreamSource.texts`."""
 
     ordered: OrderedEvents
-    dead: Sequence[Dead]
+    dead: Sequence[DeadRecord]
     late: Sequence[LateEvent]
     rows: Int64s = field(default_factory=lambda: _NO_ROWS)
     texts: Sequence[Sequence[bytes | None]] = ()
 
 
 class ReplayCheckpoint(NamedTuple):
-    """A place in an input to read on from: the largest time before it, and whether that was raised with no event."""
+    """A place in an input to read on from: the largest time before it, and whether that was advanced with no event."""
 
     offset: int
-    largest: int
-    raised: bool
+    max_event_time: int
+    advanced: bool
 
 
 @dataclass(kw_only=True)
 class InputPartition:
-    """One input of the task, as it stands. `marks` are kept while events from there on wait."""
+    """One input of the task, as it stands. `checkpoints` are kept while events from there on wait."""
 
     number: int
     spec: InputSpec
@@ -87,14 +87,14 @@ class InputPartition:
     key_column: int
     topic_id: str = ""
     next: int = 0
-    silent: bool = False
-    marks: deque[ReplayCheckpoint] = field(default_factory=deque)
+    idle: bool = False
+    checkpoints: deque[ReplayCheckpoint] = field(default_factory=deque)
     idle_since_ms: int | None = None  # when its end was reached, by the clock of the process
-    stood_until_ms: int = 0  # up to when the log said so
-    idle_max_time: int = NO_TIME
+    idle_until_ms: int = 0  # up to when the log said so
+    idle_base_time: int = NO_TIME
     stretch: int = 0  # of looks at the log, since then without a break
     taken_ms: int | None = None  # log time of the last record taken
-    unknown: tuple[Unknown, ...] = ()  # schemas that are not known, or were not
+    unknown: tuple[UnknownSchema, ...] = ()  # schemas that are not known, or were not
     placing: tuple[int, ...] = ()  # offsets at which the check of partitions was turned on and off
     is_checked: bool = False  # whether records must be in the partition of their key
 
@@ -140,82 +140,84 @@ class StreamSource:
 
     @property
     def watermark(self) -> int:
-        return self.buffer.floor
+        return self.buffer.low_watermark
 
     def nexts(self) -> dict[str, int]:
         return {stream: source.next for stream, source in self.sources.items()}
 
-    def inputs(self) -> dict[str, Input]:
+    def inputs(self) -> dict[str, InputPosition]:
         """The positions as they are stored. Checkpoints before which nothing waits any more are let go of."""
         pending = self.buffer.pending
         has_waiting = len(pending) > 0
-        found: dict[str, Input] = {}
+        found: dict[str, InputPosition] = {}
         for stream, source in self.sources.items():
-            spec, marks = source.spec, source.marks
+            spec, checkpoints = source.spec, source.checkpoints
             waiting = pending.offset[pending.stream == source.number] if has_waiting else _NO_ROWS
             if not len(waiting):
-                marks.clear()
-            while len(marks) > 1 and marks[1].offset <= int(waiting.min()):
-                marks.popleft()
-            first = marks[0] if marks else ReplayCheckpoint(source.next, self._largest(source), False)
-            raises = tuple((mark.offset, mark.largest) for mark in list(marks)[1:] if mark.raised)
+                checkpoints.clear()
+            while len(checkpoints) > 1 and checkpoints[1].offset <= int(waiting.min()):
+                checkpoints.popleft()
+            first = (
+                checkpoints[0] if checkpoints else ReplayCheckpoint(source.next, self._max_event_time(source), False)
+            )
+            advances = tuple((mark.offset, mark.max_event_time) for mark in list(checkpoints)[1:] if mark.advanced)
             if source.unknown:
                 source.unknown = needed(source.unknown, first.offset)
             if source.placing:
                 source.placing = needed_turns(source.placing, first.offset)
-            largest = None if first.largest == NO_TIME else first.largest
-            head = spec.topic, source.topic_id, source.next, first.offset, largest, raises, source.silent
-            found[stream] = Input(*head, unknown=source.unknown, placing=source.placing)
+            max_event_time = None if first.max_event_time == NO_TIME else first.max_event_time
+            head = spec.topic, source.topic_id, source.next, first.offset, max_event_time, advances, source.idle
+            found[stream] = InputPosition(*head, unknown=source.unknown, placing=source.placing)
         return found
 
-    def largest(self, stream: str) -> int:
+    def max_event_time(self, stream: str) -> int:
         """The largest event time of a stream so far."""
-        return self._largest(self.sources[stream])
+        return self._max_event_time(self.sources[stream])
 
-    def _largest(self, source: InputPartition) -> int:
-        return self.buffer.largest.get((source.number, self.partition), NO_TIME)
+    def _max_event_time(self, source: InputPartition) -> int:
+        return self.buffer.max_event_time.get((source.number, self.partition), NO_TIME)
 
-    def _mark(self, source: InputPartition, offset: int) -> None:
-        if not source.marks or offset - source.marks[-1].offset >= self.tunables.mark_records:
-            source.marks.append(ReplayCheckpoint(offset, self._largest(source), False))
+    def _keep_checkpoint(self, source: InputPartition, offset: int) -> None:
+        if not source.checkpoints or offset - source.checkpoints[-1].offset >= self.tunables.mark_records:
+            source.checkpoints.append(ReplayCheckpoint(offset, self._max_event_time(source), False))
 
     def resume(self, position: Position) -> None:
         """Stand where a stored position says. Events that waited are brought back by `recover`."""
         self.journaled = position.journal
-        self.buffer.floor = NO_TIME if position.watermark is None else position.watermark
+        self.buffer.low_watermark = NO_TIME if position.watermark is None else position.watermark
         for stream, stored in position.inputs.items():
             source = self.sources[stream]
-            source.topic_id, source.next, source.silent = stored.topic_id, stored.safe, stored.silent
+            source.topic_id, source.next, source.idle = stored.topic_id, stored.replay_from, stored.idle
             source.unknown = stored.unknown
-            self._set_largest(source, NO_TIME if stored.largest is None else stored.largest)
-            source.marks.clear()
+            self._set_max_event_time(source, NO_TIME if stored.max_event_time is None else stored.max_event_time)
+            source.checkpoints.clear()
 
-    def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
-        """Take records from `safe` up to `next` once more, for the events among them that still wait."""
+    def recover(self, stream: str, records: Sequence[Records], stored: InputPosition) -> None:
+        """Take records from `replay_from` up to `next` once more, for the events among them that still wait."""
         source, buffer = self.sources[stream], self.buffer
-        raises, is_checked = deque(stored.raises), source.is_checked
+        advances, is_checked = deque(stored.advances), source.is_checked
         edges = [*edges_of(stored.unknown), *source.placing]
         for each in records:
             offsets = each.offsets[each.offsets < stored.next]
-            for rows in cut_at(offsets, [*(offset for offset, _ in raises), *edges]):
+            for rows in cut_at(offsets, [*(offset for offset, _ in advances), *edges]):
                 first = int(offsets[rows[0]])
                 source.decoder.hide(unknown_at(stored.unknown, first))
                 source.is_checked = is_on_at(source.placing, first)
-                while raises and raises[0][0] <= first:
-                    source.next, largest = raises.popleft()
-                    self._raise(source, largest)
+                while advances and advances[0][0] <= first:
+                    source.next, max_event_time = advances.popleft()
+                    self._advance_to(source, max_event_time)
                 batch, kept, _ = self.decode(each)
                 part = Batch(len(self.fields))
                 part.append(batch, np.flatnonzero(np.isin(kept, rows)))
                 if len(part):
-                    self._mark(source, int(part.offset[0]))
+                    self._keep_checkpoint(source, int(part.offset[0]))
                     late, _ = take_times(part, buffer)
-                    waits = ~due_at(part.time, buffer, buffer.floor)
+                    waits = ~due_at(part.time, buffer, buffer.low_watermark)
                     waits[late] = False
                     buffer.pending.append(part, np.flatnonzero(waits))
-        for offset, largest in raises:
+        for offset, max_event_time in advances:
             source.next = offset
-            self._raise(source, largest)
+            self._advance_to(source, max_event_time)
         source.next, source.is_checked = stored.next, is_checked
         source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
 
@@ -228,13 +230,13 @@ class StreamSource:
         self._meet_schemas(source, records)
         batch, kept, dead = self.decode(records)
         if len(kept):
-            if source.silent:
-                if self.buffer.floor > NO_TIME:  # it joins where event time is
-                    largest = self.buffer.floor + source.spec.slack_ms
-                    self._note("joined", stream=source.spec.stream, largest=largest)
-                    self._raise(source, largest)
-                source.silent = False
-            self._mark(source, int(records.offsets[0]))
+            if source.idle:
+                if self.buffer.low_watermark > NO_TIME:  # it joins where event time is
+                    max_event_time = self.buffer.low_watermark + source.spec.slack_ms
+                    self._note("active", stream=source.spec.stream, max_event_time=max_event_time)
+                    self._advance_to(source, max_event_time)
+                source.idle = False
+            self._keep_checkpoint(source, int(records.offsets[0]))
         texts = [key_texts(batch, column, records.values) for column in self.texts.get(source.spec.stream, ())]
         ordered = order(batch, self.buffer)
         late = [LateEvent(int(kept[row]), int(ms)) for row, ms in zip(ordered.late, ordered.late_by_ms, strict=True)]
@@ -271,12 +273,12 @@ class StreamSource:
         """A record's key and value as its stream had them."""
         return records.key(row), records.value(row)
 
-    def letter(self, records: Records, row: int) -> tuple[SourceCoordinates, int, Pair]:
+    def dead_letter(self, records: Records, row: int) -> tuple[SourceCoordinates, int, Pair]:
         """Where a record that is put aside came from: origin and offset; and the record itself."""
         where = SourceCoordinates.of(records.topic, records.partition, self.by_topic[records.topic].spec.stream)
         return where, int(records.offsets[row]), (records.key(row), records.value(row))
 
-    def decode(self, records: Records) -> tuple[Batch, Int64s, list[Dead]]:
+    def decode(self, records: Records) -> tuple[Batch, Int64s, list[DeadRecord]]:
         """Good events, the rows of the records they come from, and the others. Nothing is taken."""
         source, offsets = self.by_topic[records.topic], records.offsets
         batch = source.decoder.batch()
@@ -284,19 +286,19 @@ class StreamSource:
             return batch, _NO_ROWS, []
         values = records.values
         verdicts = source.decoder.decode(batch, values, source.number, self._partitions(records), offsets)
-        dead: list[Dead] = []
+        dead: list[DeadRecord] = []
         kept = np.flatnonzero(verdicts["code"] == 0)
         if len(kept) < len(offsets):
             for row in np.flatnonzero(verdicts["code"]).tolist():
                 if records.value(row) is None:
-                    dead.append(Dead(row, "NULL_VALUE", "the value is null"))
+                    dead.append(DeadRecord(row, "NULL_VALUE", "the value is null"))
                     continue
                 bad = source.decoder.bad(verdicts[row], values[row])
                 where = "" if bad.column is None else f" (column {bad.column})"
-                dead.append(Dead(row, bad.code, bad.reason + where))
+                dead.append(DeadRecord(row, bad.code, bad.reason + where))
         found = self._faults(source, batch, records.times[kept]) if len(kept) else {}
         if found:
-            dead.extend(Dead(int(kept[at]), kind, message) for at, (kind, message) in found.items())
+            dead.extend(DeadRecord(int(kept[at]), kind, message) for at, (kind, message) in found.items())
             dead.sort(key=lambda each: each.row)
             good = np.ones(len(kept), bool)
             good[list(found)] = False
@@ -343,7 +345,7 @@ class StreamSource:
 
     # ------------------------------------------------------------ event time with no event
 
-    def stand(self, stream: str, at_end: bool, now_ms: int, stretch: int | None = 0) -> None:
+    def observe_end(self, stream: str, at_end: bool, now_ms: int, stretch: int | None = 0) -> None:
         """Say whether a stream's position stands at the log's end, by a clock that never goes back. It stands there
         only for as long as the log says so: in which stretch of looks; None where there was none since the last time.
         """
@@ -352,74 +354,74 @@ class StreamSource:
             source.idle_since_ms = None
         elif stretch is not None:
             if source.idle_since_ms is None or source.stretch != stretch:
-                source.idle_since_ms, source.idle_max_time = now_ms, self._largest(source)
-            source.stood_until_ms, source.stretch = now_ms, stretch
+                source.idle_since_ms, source.idle_base_time = now_ms, self._max_event_time(source)
+            source.idle_until_ms, source.stretch = now_ms, stretch
 
-    def idle_largest(self, source: InputPartition, now_ms: int) -> int | None:
-        """What an idle source's largest event time is to be raised to: it goes on as the wall clock does, for as long
+    def idle_max_event_time(self, source: InputPartition, now_ms: int) -> int | None:
+        """What an idle source's largest event time is to be advanced to: it goes on as the wall clock does, for as long
         as the log said so. NO_TIME where it never had an event, None where it is not idle.
         """
         if source.idle_since_ms is None:
             return None
-        idle_ms = min(now_ms, source.stood_until_ms) - source.idle_since_ms
+        idle_ms = min(now_ms, source.idle_until_ms) - source.idle_since_ms
         if idle_ms < source.spec.idle_ms:
             return None
-        if source.idle_max_time == NO_TIME:
+        if source.idle_base_time == NO_TIME:
             return NO_TIME
-        return max(self._largest(source), source.idle_max_time + idle_ms - source.spec.idle_ms)
+        return max(self._max_event_time(source), source.idle_base_time + idle_ms - source.spec.idle_ms)
 
     def idle_watermark(self, now_ms: int) -> int:
         """Event time as it would be after `advance`. A source that never had an event holds back until it is idle."""
         times: list[int] = []
         for source in self.sources.values():
-            raised = self.idle_largest(source, now_ms)
-            largest = self._largest(source) if raised is None or raised == NO_TIME else raised
-            if largest > NO_TIME:
-                times.append(largest - source.spec.slack_ms)
-            elif raised is None and not source.silent:
+            advanced = self.idle_max_event_time(source, now_ms)
+            max_event_time = self._max_event_time(source) if advanced is None or advanced == NO_TIME else advanced
+            if max_event_time > NO_TIME:
+                times.append(max_event_time - source.spec.slack_ms)
+            elif advanced is None and not source.idle:
                 times.append(NO_TIME)
-        return max(self.buffer.floor, min(times, default=NO_TIME))
+        return max(self.buffer.low_watermark, min(times, default=NO_TIME))
 
     def advance(self, now_ms: int) -> OrderedEvents:
         """Let event time pass for idle streams; each such move is a journal entry."""
         for stream, source in self.sources.items():
-            raised, largest = self.idle_largest(source, now_ms), self._largest(source)
-            if raised is not None and raised > largest:
-                self._note("advance", stream=stream, largest=raised)
-                self._raise(source, raised)
-            elif raised is not None and largest == NO_TIME and not source.silent:
-                self._note("silent", stream=stream)
-                self._go_idle(source)
+            advanced, max_event_time = self.idle_max_event_time(source, now_ms), self._max_event_time(source)
+            if advanced is not None and advanced > max_event_time:
+                self._note("advance", stream=stream, max_event_time=advanced)
+                self._advance_to(source, advanced)
+            elif advanced is not None and max_event_time == NO_TIME and not source.idle:
+                self._note("idle", stream=stream)
+                self._mark_idle(source)
         return release(self.buffer)
 
     def apply(self, entry: JournalEntry) -> OrderedEvents:
         """Do again what a journal entry tells."""
         self.journaled = entry.number
         source = self.sources[entry.facts["stream"]]
-        if entry.kind == "silent":
-            self._go_idle(source)
+        if entry.kind == "idle":
+            self._mark_idle(source)
         elif entry.kind == SCHEMA:
             source.unknown = turned(source.unknown, entry.facts["schema"], source.next, known=entry.facts["known"])
             source.decoder.hide(unknown_yet(source.unknown))
         else:
-            source.silent = False
-            self._raise(source, entry.facts["largest"])
+            source.idle = False
+            self._advance_to(source, entry.facts["max_event_time"])
         return release(self.buffer)
 
-    def _go_idle(self, source: InputPartition) -> None:
-        source.silent = True
-        self.buffer.largest.pop((source.number, self.partition), None)
+    def _mark_idle(self, source: InputPartition) -> None:
+        source.idle = True
+        self.buffer.max_event_time.pop((source.number, self.partition), None)
 
-    def _raise(self, source: InputPartition, largest: int) -> None:
-        self._set_largest(source, max(largest, self._largest(source)))
-        if source.marks:
-            source.marks.append(ReplayCheckpoint(source.next, self._largest(source), True))
+    def _advance_to(self, source: InputPartition, max_event_time: int) -> None:
+        self._set_max_event_time(source, max(max_event_time, self._max_event_time(source)))
+        if source.checkpoints:
+            source.checkpoints.append(ReplayCheckpoint(source.next, self._max_event_time(source), True))
 
-    def _set_largest(self, source: InputPartition, largest: int) -> None:
-        if source.silent and largest == NO_TIME:
-            self.buffer.largest.pop((source.number, self.partition), None)
+    def _set_max_event_time(self, source: InputPartition, max_event_time: int) -> None:
+        if source.idle and max_event_time == NO_TIME:
+            self.buffer.max_event_time.pop((source.number, self.partition), None)
         else:
-            self.buffer.largest[(source.number, self.partition)] = largest
+            self.buffer.max_event_time[(source.number, self.partition)] = max_event_time
 
     def note_rules(self, facts: Mapping[str, object], inputs: Mapping[str, int] | None = None) -> None:
         """The rules change here; `inputs` are where those that come after read on, where they have other streams."""
@@ -441,7 +443,7 @@ class StreamSource:
         idle: measured by the watermark alone, inputs could wait for each other for ever.
         """
         sources, watermark = self.sources.values(), self.idle_watermark(now_ms)
-        ahead = [each.spec.topic for each in sources if self._largest(each) - each.spec.slack_ms > watermark]
+        ahead = [each.spec.topic for each in sources if self._max_event_time(each) - each.spec.slack_ms > watermark]
         return {TopicPartition(topic, self.partition) for topic in ahead}
 
     def behind(self, now_ms: int) -> set[TopicPartition]:
@@ -453,8 +455,8 @@ class StreamSource:
         """The stream and partition that event time waits for: the one that is furthest behind."""
         slack_ms, streams = self.buffer.slack_ms, {source.number: stream for stream, source in self.sources.items()}
         times = [
-            (largest - slack_ms[number] if largest > NO_TIME else NO_TIME, (streams[number], partition))
-            for (number, partition), largest in self.buffer.largest.items()
+            (max_event_time - slack_ms[number] if max_event_time > NO_TIME else NO_TIME, (streams[number], partition))
+            for (number, partition), max_event_time in self.buffer.max_event_time.items()
             if number in streams
         ]
         return min(times, key=lambda each: each[0])[1] if times else None
@@ -532,34 +534,34 @@ def is_on_at(turns: Sequence[int], offset: int) -> bool:
     return bisect_right(turns, offset) % 2 == 1
 
 
-def needed_turns(turns: Sequence[int], safe: int) -> tuple[int, ...]:
-    """Those that count for what may be read again, from `safe` on."""
-    passed = bisect_right(turns, safe)
+def needed_turns(turns: Sequence[int], replay_from: int) -> tuple[int, ...]:
+    """Those that count for what may be read again, from `replay_from` on."""
+    passed = bisect_right(turns, replay_from)
     return (*((0,) if passed % 2 else ()), *turns[passed:])
 
 
-def turned(stretches: Sequence[Unknown], schema: int, offset: int, *, known: bool) -> tuple[Unknown, ...]:
+def turned(stretches: Sequence[UnknownSchema], schema: int, offset: int, *, known: bool) -> tuple[UnknownSchema, ...]:
     """The schema becomes known, or unknown, at an offset."""
     if not known:
-        return (*stretches, Unknown(schema, offset, None))
+        return (*stretches, UnknownSchema(schema, offset, None))
     return tuple(
         each._replace(until=offset) if each.schema == schema and each.until is None else each for each in stretches
     )
 
 
-def unknown_yet(stretches: Sequence[Unknown]) -> set[int]:
+def unknown_yet(stretches: Sequence[UnknownSchema]) -> set[int]:
     return {each.schema for each in stretches if each.until is None}
 
 
-def unknown_at(stretches: Sequence[Unknown], offset: int) -> set[int]:
+def unknown_at(stretches: Sequence[UnknownSchema], offset: int) -> set[int]:
     return {each.schema for each in stretches if each.since <= offset and (each.until is None or offset < each.until)}
 
 
-def edges_of(stretches: Sequence[Unknown]) -> list[int]:
+def edges_of(stretches: Sequence[UnknownSchema]) -> list[int]:
     """The offsets at which it changes."""
     return [edge for each in stretches for edge in (each.since, each.until) if edge is not None]
 
 
-def needed(stretches: Sequence[Unknown], safe: int) -> tuple[Unknown, ...]:
-    """Those that count for what may be read again, from `safe` on, and those that still last."""
-    return tuple(each for each in stretches if each.until is None or each.until > safe)
+def needed(stretches: Sequence[UnknownSchema], replay_from: int) -> tuple[UnknownSchema, ...]:
+    """Those that count for what may be read again, from `replay_from` on, and those that still last."""
+    return tuple(each for each in stretches if each.until is None or each.until > replay_from)

@@ -104,10 +104,10 @@ def check_against_inputs(
                 f"the state of partition {partition} stands for {at} up to {stored.next:,}, and that ends at {end:,}",
                 "The input lost records that were processed. Put them back, or `samovar restore --from source`.",
             )
-        if stored.safe < begin:
+        if stored.replay_from < begin:
             raise Refused(
                 "input-expired",
-                f"{at} begins at {begin:,}: its retention deleted records from {stored.safe:,} on that are needed",
+                f"{at} begins at {begin:,}: its retention deleted records from {stored.replay_from:,} on that are needed",
                 "Give the topic a longer retention. To go on without them, give the service another name.",
             )
 
@@ -117,10 +117,10 @@ def recover_waiting(log: Log, stream_source: StreamSource, position: Position, p
     for stream, stored in position.inputs.items():
         if stream not in stream_source.sources:  # it is retired
             continue
-        if stored.safe < stored.next:
+        if stored.replay_from < stored.next:
             at = TopicPartition(stored.topic, partition)
             at_once = stream_source.tunables.recover_records
-            stream_source.recover(stream, read_between(log, at, stored.safe, stored.next, at_once), stored)
+            stream_source.recover(stream, read_between(log, at, stored.replay_from, stored.next, at_once), stored)
         else:
             stream_source.sources[stream].next = stored.next
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from samovar.changelog.formats.record import Input
+from samovar.changelog.formats.record import InputPosition
 from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Headers, Pair, Records
 from samovar.changelog.partitioner import key_text
@@ -50,7 +50,7 @@ class UserStreamSource(StreamSource):
         self._keep(records, [row for row in fed.rows.tolist() if row not in late])
         return fed
 
-    def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
+    def recover(self, stream: str, records: Sequence[Records], stored: InputPosition) -> None:
         super().recover(stream, records, stored)
         pending, number = self.buffer.pending, self.sources[stream].number
         mine = pending.stream == number

@@ -134,7 +134,7 @@ class RulesetChange:
     """What was published: the last change's number, how its rules come in, and which of those that are gone drain."""
 
     change: int
-    coming: Mapping[str, ActivationPolicy] = field(default_factory=dict)
+    policies: Mapping[str, ActivationPolicy] = field(default_factory=dict)
     draining: frozenset[str] = frozenset()
 
 
@@ -195,7 +195,7 @@ class Plan:
     forwards: tuple[Forward, ...] = ()
     others: tuple[InputSpec, ...] = ()
     task: TaskSpec | None = None
-    book: RulesetChange | None = None  # None: nothing was ever published, the rules are those of files
+    ruleset_change: RulesetChange | None = None  # None: nothing was ever published, the rules are those of files
     storm: Limits = field(default_factory=dict)  # alerts that a rule may raise
     placed: frozenset[str] = frozenset()  # streams that user-defined tasks read as they are keyed
 

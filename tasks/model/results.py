@@ -37,7 +37,7 @@ def added(left: Counts, right: Counts) -> Counts:
 
 
 @dataclass
-class LetterBuffer:
+class DeadLetterBuffer:
     """Records for one topic with headers."""
 
     pairs: list[Pair] = field(default_factory=list)

@@ -100,17 +100,17 @@ class TaskTestHarness:
 
     def _stand(self) -> None:
         for stream in self.processor.source.sources:
-            self.processor.source.stand(stream, True, self.clock.steady_ms())
+            self.processor.source.observe_end(stream, True, self.clock.steady_ms())
 
     def idle_ms_until(self, time_ms: int) -> int:
         """For how long the clock has to go on until event time is there."""
         stream_source, waits = self.processor.source, 0
         self._stand()
         for stream, source in stream_source.sources.items():
-            largest = stream_source.largest(stream)
-            if largest > NO_TIME and source.idle_since_ms is not None:
+            max_event_time = stream_source.max_event_time(stream)
+            if max_event_time > NO_TIME and source.idle_since_ms is not None:
                 stood_ms = self.clock.steady_ms() - source.idle_since_ms
-                wanted = time_ms + source.spec.slack_ms - source.idle_max_time + source.spec.idle_ms
+                wanted = time_ms + source.spec.slack_ms - source.idle_base_time + source.spec.idle_ms
                 waits = max(waits, wanted - stood_ms)
             elif source.idle_since_ms is not None:
                 waits = max(waits, source.spec.idle_ms - self.clock.steady_ms() + source.idle_since_ms)
@@ -154,8 +154,10 @@ class TaskTestHarness:
         processor = make_processor(self.plan, PARTITION, self.store, numbered(position, self.plan.inputs), position)
         for stream, stored in (position.inputs if position is not None else {}).items():
             processor.source.sources[stream].next = stored.next
-            if stored.safe < stored.next:
-                records = [each for name, each in self._input if name == stream and each.offsets[0] >= stored.safe]
+            if stored.replay_from < stored.next:
+                records = [
+                    each for name, each in self._input if name == stream and each.offsets[0] >= stored.replay_from
+                ]
                 processor.source.recover(stream, records, stored)
         if position is None or dict(position.rules) != self.plan.versions:
             processor.note_rules()

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.changelog.cursors import RecordSlice
-from samovar.changelog.formats.forwarded import EVENT, MARK, SILENT, Originals
+from samovar.changelog.formats.forwarded import EVENT, IDLE, MARK, OriginalRecords
 from samovar.changelog.formats.journal import REWIND, JournalEntry
 from samovar.changelog.log import Int64s, Log, Records
 from samovar.patterns.engine.order import NO_TIME, Partition
 from samovar.state.store import TaskStore
 from samovar.tasks.input.repartition_source import RepartitionSource, is_ours
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.replay.rebuild import Rebuilt, SourceReplay, Until
+from samovar.tasks.replay.rebuild import RebuildResult, ReplayEnd, SourceReplay
 
 
 def rebuild_at(
@@ -31,10 +31,10 @@ def rebuild_at(
     plan: Plan,
     partition: int,
     store: TaskStore,
-    until: Until,
+    until: ReplayEnd,
     moment_ms: int,
     on_progress: Callable[[int], None] = lambda _: None,
-) -> Rebuilt:
+) -> RebuildResult:
     """Fold input and journal into an empty store up to a moment, and never beyond `until`."""
     with closing(PointInTimeRebuild(log, plan, partition, store, until, on_progress)) as replay:
         replay.run_to(until.inputs, moment_ms)
@@ -55,11 +55,11 @@ class PointInTimeRebuild(SourceReplay):
         for entry in self.entries_up_to(inputs):
             self._feed_up_to(entry.inputs)
             if is_receiving:  # or it was once set back to a later moment, by this entry, with nothing in between
-                is_beyond = entry.kind == "advance" and entry.facts["largest"] > moment_ms + 1
+                is_beyond = entry.kind == "advance" and entry.facts["max_event_time"] > moment_ms + 1
                 is_over = bool(self.cuts) or is_beyond
             else:
                 sources = self.processor.source.sources.items()
-                is_over = all(stream in self.cuts or source.silent for stream, source in sources)
+                is_over = all(stream in self.cuts or source.idle for stream, source in sources)
             is_later = entry.watermark is not None and entry.watermark > moment_ms
             if is_over or (entry.kind == "rules" and is_later):  # rules that came later were not there yet
                 break
@@ -71,13 +71,13 @@ class PointInTimeRebuild(SourceReplay):
         if is_receiving:
             # Source partitions pass the moment one by one, in one topic: it is read up to the record by which the last
             # of them does. What is later than the moment waits, as it does in a live run.
-            self._advance({"largest": moment_ms + 1})
+            self._advance({"max_event_time": moment_ms + 1})
         else:
             # As an idle stream's time passes. Of several streams, events of the watermark's own time still wait.
             watermark = moment_ms + (len(self.processor.source.sources) > 1)
             for stream, source in list(self.processor.source.sources.items()):
-                if not source.silent:
-                    self._advance({"stream": stream, "largest": watermark + source.spec.slack_ms})
+                if not source.idle:
+                    self._advance({"stream": stream, "max_event_time": watermark + source.spec.slack_ms})
         self._commit()
 
     def _advance(self, facts: Mapping[str, Any]) -> None:
@@ -93,9 +93,9 @@ class PointInTimeRebuild(SourceReplay):
         """Whether the entry does not count at the moment: its stream has passed it, or does so by this entry."""
         if entry.kind in ("rules", REWIND):
             return False
-        stream, largest = entry.facts["stream"], entry.facts.get("largest")
+        stream, max_event_time = entry.facts["stream"], entry.facts.get("max_event_time")
         slack_ms = self.processor.source.sources[stream].spec.slack_ms
-        if stream not in self.cuts and largest is not None and largest - slack_ms > self.moment_ms:
+        if stream not in self.cuts and max_event_time is not None and max_event_time - slack_ms > self.moment_ms:
             self.cuts[stream] = entry.inputs[stream]
         return stream in self.cuts
 
@@ -130,7 +130,7 @@ class SourceProgress(NamedTuple):
 
     partitions: Int64s
     times: Int64s  # NO_TIME: none
-    silent: NDArray[np.bool_]
+    idle: NDArray[np.bool_]
 
 
 @dataclass
@@ -138,27 +138,29 @@ class WatermarkTracker:
     """Event time on its way, record by record. `told` is how far silent partitions were."""
 
     slack_ms: list[int]
-    floor: int
-    largest: dict[Partition, int] = field(default_factory=dict)
+    low_watermark: int
+    max_event_time: dict[Partition, int] = field(default_factory=dict)
     told: dict[Partition, int] = field(default_factory=dict)
 
     def watermark(self) -> int:
-        if self.largest:
-            return max(self.floor, min(map(self._less_slack, self.largest.items())))
-        return max([self.floor, *map(self._less_slack, self.told.items())])
+        if self.max_event_time:
+            return max(self.low_watermark, min(map(self._less_slack, self.max_event_time.items())))
+        return max([self.low_watermark, *map(self._less_slack, self.told.items())])
 
     def _less_slack(self, place: tuple[Partition, int]) -> int:
         (number, _), time = place
         return time - self.slack_ms[number] if time > NO_TIME else NO_TIME
 
-    def take(self, place: Partition, time: int, silent: bool) -> None:
-        if silent:
-            self.told[place] = max(self.largest.pop(place, NO_TIME), time, self.told.get(place, NO_TIME))
+    def take(self, place: Partition, time: int, idle: bool) -> None:
+        if idle:
+            self.told[place] = max(self.max_event_time.pop(place, NO_TIME), time, self.told.get(place, NO_TIME))
             return
-        if place not in self.largest:  # it was silent, and joins where event time is
-            self.largest[place] = self.floor + self.slack_ms[place[0]] if self.floor > NO_TIME else NO_TIME
+        if place not in self.max_event_time:  # it was silent, and joins where event time is
+            self.max_event_time[place] = (
+                self.low_watermark + self.slack_ms[place[0]] if self.low_watermark > NO_TIME else NO_TIME
+            )
             self.told.pop(place, None)
-        self.largest[place] = max(self.largest[place], time)
+        self.max_event_time[place] = max(self.max_event_time[place], time)
 
 
 def crossing_row(receiver: RepartitionSource, records: Records, moment_ms: int) -> int | None:
@@ -167,11 +169,11 @@ def crossing_row(receiver: RepartitionSource, records: Records, moment_ms: int) 
     course = course_of(receiver)
     if not len(records) or most(course, number, said) <= moment_ms:
         return None
-    for row, (partition, time, silent) in enumerate(zip(*(each.tolist() for each in said), strict=True)):
+    for row, (partition, time, idle) in enumerate(zip(*(each.tolist() for each in said), strict=True)):
         if partition >= 0:
-            course.take((number, partition), time, silent)
-            course.floor = course.watermark()
-            if course.floor > moment_ms:
+            course.take((number, partition), time, idle)
+            course.low_watermark = course.watermark()
+            if course.low_watermark > moment_ms:
                 return row
     return None
 
@@ -181,37 +183,37 @@ def said_by(receiver: RepartitionSource, records: Records) -> SourceProgress:
     heads = receiver.heads(records)
     ours = is_ours(heads, source.spec)
     events = receiver.new_events(source.spec.stream, heads, np.flatnonzero(ours & (heads["kind"] == EVENT)))
-    batch, kept, _ = receiver.decode(Originals(records, heads, events))
+    batch, kept, _ = receiver.decode(OriginalRecords(records, heads, events))
     times = np.full(len(records), NO_TIME, np.int64)
     times[events[kept]] = batch.time
     is_mark = ours & (heads["kind"] == MARK)
     times[is_mark] = heads["time"][is_mark]
     partitions = np.where(ours, heads["partition"].astype(np.int64), -1)
-    return SourceProgress(partitions, times, is_mark & ((heads["flags"] & SILENT) != 0))
+    return SourceProgress(partitions, times, is_mark & ((heads["flags"] & IDLE) != 0))
 
 
 def course_of(receiver: RepartitionSource) -> WatermarkTracker:
     told = {
-        (receiver.sources[stream].number, partition): part.largest
+        (receiver.sources[stream].number, partition): part.max_event_time
         for stream, received in receiver.received.items()
         for partition, part in received.parts.items()
-        if part.largest is not None
+        if part.max_event_time is not None
     }
     buffer = receiver.buffer
-    return WatermarkTracker(list(buffer.slack_ms), buffer.floor, dict(buffer.largest), told)
+    return WatermarkTracker(list(buffer.slack_ms), buffer.low_watermark, dict(buffer.max_event_time), told)
 
 
 def most(course: WatermarkTracker, number: int, said: SourceProgress) -> int:
-    """As far as event time can come by these records at most: those that are silent, or fall silent, aside."""
-    best = dict(course.largest)
+    """As far as event time can come by these records at most: those that are silent, or fall idle, aside."""
+    best = dict(course.max_event_time)
     for partition in np.unique(said.partitions[said.partitions >= 0]).tolist():
         place, mine = (number, partition), said.partitions == partition
-        if said.silent[mine].any():
+        if said.idle[mine].any():
             best.pop(place, None)
         elif place in best:
             best[place] = max(best[place], int(said.times[mine].max()))
     if best:
-        return WatermarkTracker(course.slack_ms, course.floor, best).watermark()
-    times = [(place, time) for place, time in (*course.largest.items(), *course.told.items())]
+        return WatermarkTracker(course.slack_ms, course.low_watermark, best).watermark()
+    times = [(place, time) for place, time in (*course.max_event_time.items(), *course.told.items())]
     latest = int(said.times.max()) - course.slack_ms[number] if len(said.times) else NO_TIME
-    return max([course.floor, latest, *(time - course.slack_ms[place[0]] for place, time in times)])
+    return max([course.low_watermark, latest, *(time - course.slack_ms[place[0]] for place, time in times)])

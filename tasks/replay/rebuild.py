@@ -30,7 +30,7 @@ from samovar.tasks.rules.processor import RuleProcessor
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class RebuildResult:
     """What a rebuild ended with. The rows are in its store."""
 
     position: Position
@@ -40,7 +40,7 @@ class Rebuilt:
 
 
 @dataclass(frozen=True)
-class Until:
+class ReplayEnd:
     """Where to end: at these offsets of the streams."""
 
     inputs: Mapping[str, int]
@@ -52,11 +52,11 @@ def rebuild(
     plan: Plan,
     partition: int,
     store: TaskStore,
-    until: Until,
+    until: ReplayEnd,
     on_alerts: Callable[[Sequence[Pair]], None] = lambda _: None,
     on_progress: Callable[[int], None] = lambda _: None,
     start: Position | None = None,
-) -> Rebuilt:
+) -> RebuildResult:
     """Fold input and journal up to `until` into a store: an empty one, or one that holds the state of `start`."""
     with closing(SourceReplay(log, plan, partition, store, until, on_progress, start, on_alerts)) as replay:
         replay.run(until)
@@ -98,7 +98,7 @@ class SourceReplay:
         plan: Plan,
         partition: int,
         store: TaskStore,
-        until: Until,
+        until: ReplayEnd,
         on_progress: Callable[[int], None],
         start: Position | None = None,
         on_alerts: Callable[[Sequence[Pair]], None] = lambda _: None,
@@ -142,14 +142,14 @@ class SourceReplay:
             self.store.write(standing_rows(self.plan, self.store))
         else:
             for stream, stored in start.inputs.items():
-                self._held_from(stream, stored.safe)
+                self._held_from(stream, stored.replay_from)
             recover_waiting(self.log, self.processor.source, start, self.partition)
             nexts = {stream: stored.next for stream, stored in start.inputs.items()}
         self.cursors = {stream: self._cursor(stream, offset) for stream, offset in nexts.items()}
         self._topic_ids()
 
-    def rebuilt(self) -> Rebuilt:
-        return Rebuilt(self.processor.position(), self.plan, self.events, self.alerts)
+    def rebuilt(self) -> RebuildResult:
+        return RebuildResult(self.processor.position(), self.plan, self.events, self.alerts)
 
     def _cursor(self, stream: str, start: int) -> PartitionCursor:
         at = self._held_from(stream, start)
@@ -177,7 +177,7 @@ class SourceReplay:
         self.processor.changelog_id = topics[changelog].id if changelog in topics else ""
         self.processor.journal_id = topics[journal].id if journal in topics else ""
 
-    def run(self, until: Until) -> None:
+    def run(self, until: ReplayEnd) -> None:
         for entry in self.entries_up_to(until.inputs):
             self._feed_up_to(entry.inputs)
             self._apply(entry)
@@ -202,7 +202,7 @@ class SourceReplay:
         """Read all inputs up to these offsets, the one that is behind in event time first."""
         left = {stream: offset for stream, offset in inputs.items() if stream in self.processor.source.sources}
         while left:
-            stream = min(left, key=self.processor.source.largest)
+            stream = min(left, key=self.processor.source.max_event_time)
             if stream not in self.cursors:  # a stream that came later
                 self.cursors[stream] = self._cursor(stream, self.processor.source.sources[stream].next)
             records = self._take(stream, left[stream])
@@ -220,7 +220,7 @@ class SourceReplay:
             self.on_progress(self.events)
 
     def _take(self, stream: str, until: int) -> Records | None:
-        return self.cursors[stream].take(until)
+        return self.cursors[stream].next_records(until)
 
     def _commit(self) -> None:
         self.alerts += len(self.processor.alerts)
@@ -236,7 +236,9 @@ class SourceReplay:
         position = self.processor.position()
         self.plan = plan_at(self.today, entry)
         specs = numbered(position, self.plan.inputs)
-        if self.plan.book is not None:  # as the task did it: before the rules that come after the change begin
+        if (
+            self.plan.ruleset_change is not None
+        ):  # as the task did it: before the rules that come after the change begin
             warm = entry.facts.get("warm", {"rules": (), "from": {}})
             change = RuleMigration(
                 plan=self.plan, moves=entry.facts.get("moves", {}), warm=tuple(warm["rules"]), warm_from=warm["from"]

@@ -12,7 +12,7 @@ from samovar.changelog.log import Append, Delivery, GroupConfig, Log, Member, To
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.state.store import Change, Readable
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.replay.rebuild import Until, journal_of, plan_at
+from samovar.tasks.replay.rebuild import ReplayEnd, journal_of, plan_at
 
 LOGGED = (POSITION, ROW, USER, STORM, BOOK)  # what the rows of a changelog begin with, in order
 JOIN_S = 60.0
@@ -35,7 +35,7 @@ def source_until(
     position: Position | None,
     delivery: Delivery,
     shared: Collection[str] = (),
-) -> Until:
+) -> ReplayEnd:
     """Up to where the input was processed, by the changelog's position or, where that is lost, the group's offsets."""
     inputs = [TopicPartition(spec.topic, partition) for spec in plan.inputs]
     committed = log.committed(group, inputs)
@@ -73,7 +73,7 @@ def source_until(
             f"neither the changelog nor the group {group} knows that partition {partition} was ever processed",
             "There is nothing to restore: `samovar run` begins at the beginning.",
         )
-    return Until(until, None if is_behind or position is None else position.journal)
+    return ReplayEnd(until, None if is_behind or position is None else position.journal)
 
 
 def repaired_offsets(
@@ -129,7 +129,7 @@ def is_same_position(one: Position | None, other: Position | None) -> bool:
         return one is other
     nexts = [{name: (each.next, each.topic_id) for name, each in position.inputs.items()} for position in (one, other)]
     rest = [
-        (each.watermark, each.streams, dict(each.rules), each.journal, each.book, each.rewinding)
+        (each.watermark, each.streams, dict(each.rules), each.journal, each.ruleset_change, each.rewinding)
         for each in (one, other)
     ]
     is_one_changelog = one.changelog == other.changelog or not (one.changelog and other.changelog)

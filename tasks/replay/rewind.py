@@ -18,7 +18,7 @@ from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.model.plan import OutputTopics, Plan
 from samovar.tasks.replay.point_in_time import PointInTimeRebuild
-from samovar.tasks.replay.rebuild import Until
+from samovar.tasks.replay.rebuild import ReplayEnd
 from samovar.tasks.replay.repair import ChangelogRepair
 
 
@@ -36,7 +36,7 @@ def fold_back(
     plan: Plan,
     partition: int,
     store: TaskStore,
-    until: Until,
+    until: ReplayEnd,
     moment_ms: int,
     facts: Mapping[str, Any],
     on_progress: Callable[[int], None] = lambda _: None,

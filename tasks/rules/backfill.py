@@ -32,8 +32,8 @@ ALL_SETTLED = SettledRecords(NEVER, frozenset())  # whatever is put aside was pu
 
 def warm_offsets(log: Log, plan: Plan, partition: int, rules: Sequence[str]) -> dict[str, int]:
     """Where the fold begins: at the first records of each stream that were logged since the earliest time asked for."""
-    assert plan.book is not None
-    times = [plan.book.coming[rule].warm_from_ms for rule in rules]
+    assert plan.ruleset_change is not None
+    times = [plan.ruleset_change.policies[rule].warm_from_ms for rule in rules]
     since_ms = min(each for each in times if each is not None)
     places = {spec.stream: TopicPartition(spec.topic, partition) for spec in plan.inputs}
     begins = {at: bounds.begin for at, bounds in log.bounds(list(places.values())).items()}
@@ -53,7 +53,9 @@ def warm_rows(
         return []
     # In shadow: what they find in the past is told to nobody.
     texts = [replace(rule, alerts_from_ms=None, shadow=True) for rule in switch.plan.rules if rule.id in switch.warm]
-    plan = replace(with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), book=None)
+    plan = replace(
+        with_rules(switch.plan, [text for text in texts if not text.drains]), forwards=(), ruleset_change=None
+    )
     # Where a batch finds more than is held at once, the fold begins again with smaller ones, down to one record; what
     # that finds is held.
     fold = _Fold(log, plan, partition, specs, budget, None)
@@ -102,8 +104,8 @@ class _Fold:
                     cursors[stream] = self._cursor(TopicPartition(each.spec.topic, self.partition), each.next)
             left = set(cursors)
             while left:
-                stream = min(sorted(left), key=source.largest)
-                records = cursors[stream].take(ends[stream])
+                stream = min(sorted(left), key=source.max_event_time)
+                records = cursors[stream].next_records(ends[stream])
                 if records is None:
                     left.discard(stream)
                     continue

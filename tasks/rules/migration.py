@@ -5,7 +5,7 @@
 The standing rules are a row of the store, so that a restart goes on with them, and an entry of the journal, so that a
 replay does the same at the same place. Both hold the same facts:
 
-    b"w"   JSON: `v` first, `book` (the number of the last change), `rules` (as in the journal)
+    b"w"   JSON: `v` first, `ruleset_change` (the number of the last change), `rules` (as in the journal)
 
 A change is a commit of its own, made by the rules before it: rows, journal entry and position go into one transaction,
 and the rules after it begin from what is committed, as after a restart. So a crash is before it or after it.
@@ -55,16 +55,16 @@ class RuleMigration:
 
 def rules_facts(plan: Plan) -> dict[str, Any]:
     """What the journal, and the row of the store, say about the rules at work."""
-    book = {} if plan.book is None else {"book": plan.book.change}
+    ruleset_change = {} if plan.ruleset_change is None else {"change": plan.ruleset_change.change}
     storm = {} if not plan.storm else {"storm": limits_facts(plan.storm)}
-    return {"rules": to_wire(plan.rules), **book, **storm}
+    return {"rules": to_wire(plan.rules), **ruleset_change, **storm}
 
 
 def is_due(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
     """Whether a task has a change before it: another book, other parameters, or a version that has drained."""
-    if wanted.book is None:
+    if wanted.ruleset_change is None:
         return False
-    if standing.book is None or standing.book.change != wanted.book.change:
+    if standing.ruleset_change is None or standing.ruleset_change.change != wanted.ruleset_change.change:
         return True
     if dict(standing.storm) != dict(wanted.storm):
         return True
@@ -75,7 +75,7 @@ def is_due(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
 
 def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigration:
     """What is at work from here on in a task whose event time is this."""
-    assert wanted.book is not None
+    assert wanted.ruleset_change is not None
     before = {rule.id: rule for rule in standing.rules if not rule.drains}
     draining = {rule.name: rule for rule in standing.rules if rule.drains and not _has_drained(rule, watermark)}
     known = {f"{rule.id}@{rule.version}" for rule in standing.rules if rule.quarantined is None}
@@ -83,7 +83,7 @@ def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigratio
     moves: dict[str, str] = {}
     warm: list[str] = []
     for rule in wanted.rules:
-        old, coming = before.pop(rule.id, None), wanted.book.coming.get(rule.id, ActivationPolicy())
+        old, policies = before.pop(rule.id, None), wanted.ruleset_change.policies.get(rule.id, ActivationPolicy())
         draining.pop(f"{rule.id}@{rule.version}", None)
         if rule.quarantined is not None:
             rules.append(rule)
@@ -101,16 +101,16 @@ def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigratio
             is_over = until_ms is not None and watermark is not None and watermark >= until_ms
             rules.append(replace(rule, alerts_from_ms=None if is_over else until_ms))
             continue
-        if old is not None and coming.drain and watermark is not None:
+        if old is not None and policies.drain and watermark is not None:
             draining |= _drained(standing, old, watermark)
         is_new = f"{rule.id}@{rule.version}" not in known and watermark is not None
-        if is_new and coming.warm_from_ms is not None:
+        if is_new and policies.warm_from_ms is not None:
             warm.append(rule.id)
-        elif is_new and coming.cold_ms and watermark is not None:
-            rule = replace(rule, alerts_from_ms=watermark + coming.cold_ms)
+        elif is_new and policies.cold_ms and watermark is not None:
+            rule = replace(rule, alerts_from_ms=watermark + policies.cold_ms)
         rules.append(rule)
     for name, old in before.items():
-        if old.quarantined is None and name in wanted.book.draining and watermark is not None:
+        if old.quarantined is None and name in wanted.ruleset_change.draining and watermark is not None:
             draining |= _drained(standing, old, watermark)
     plan = with_rules(wanted, [*rules, *draining.values()])
     return RuleMigration(plan=plan, moves=moves, warm=tuple(warm))
@@ -195,24 +195,24 @@ def plan_of_facts(plan: Plan, facts: Mapping[str, Any], streams: Iterable[str] |
     if plan.stage != MAIN and streams is not None:
         had = set(streams)
         inputs = tuple(spec for spec in (*plan.inputs, *plan.others) if spec.stream in had)
-    change = facts.get("book")
-    coming = {} if plan.book is None else plan.book.coming
-    draining = frozenset() if plan.book is None else plan.book.draining
-    book = None if change is None else RulesetChange(change, coming, draining)
+    change = facts.get("change")
+    policies = {} if plan.ruleset_change is None else plan.ruleset_change.policies
+    draining = frozenset() if plan.ruleset_change is None else plan.ruleset_change.draining
+    ruleset_change = None if change is None else RulesetChange(change, policies, draining)
     storm = limits_of(facts.get("storm", {}))
-    return replace(with_rules(plan, texts), inputs=inputs, book=book, storm=storm)
+    return replace(with_rules(plan, texts), inputs=inputs, ruleset_change=ruleset_change, storm=storm)
 
 
 def ruleset_row(plan: Plan) -> list[Change]:
     """The row that says which rules are at work."""
-    if plan.book is None:
+    if plan.ruleset_change is None:
         return []
     return [(BOOK, json.dumps({"v": FORMAT, **rules_facts(plan)}, separators=(",", ":")).encode())]
 
 
 def standing_rows(plan: Plan, store: Readable) -> list[Change]:
     """The rows that say what is at work, for a replay that begins or changes here."""
-    if plan.book is not None or plan.task is not None:
+    if plan.ruleset_change is not None or plan.task is not None:
         return ruleset_row(plan)
     return limits_row(plan.storm) if dict(limits_in(store)) != dict(plan.storm) else []
 

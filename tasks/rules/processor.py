@@ -69,7 +69,7 @@ class RuleProcessor(Processor):
     def release_to(self, watermark: int) -> None:
         """Let event time be this, where it is behind: of a fold that ends where another task stands."""
         buffer = self.source.buffer
-        buffer.floor = max(buffer.floor, watermark)
+        buffer.low_watermark = max(buffer.low_watermark, watermark)
         self._run(release(buffer))
 
     def migrate(self, migration: RuleMigration, inputs: Mapping[str, int]) -> None:
@@ -83,7 +83,7 @@ class RuleProcessor(Processor):
 
     def _results(self, position: Position, packed: bytes) -> tuple[list[Append], list[Change], list[Change]]:  # noqa: ARG002
         alerts = [Append(topic=self.plan.topics.alerts, records=self.alerts)] if self.alerts else []
-        rows, index = self.state_cache.changes(self.source.buffer.floor)
+        rows, index = self.state_cache.changes(self.source.buffer.low_watermark)
         if self._dedup in self.filters:
             rows = [*rows, *self._dedup.changes(position)]
             if self._dedup.is_idle:

@@ -43,7 +43,7 @@ class Backpressure:
     paused: set[TopicPartition] = field(default_factory=set)
     in_flight: InFlightBytes = field(default_factory=InFlightBytes)
 
-    def look(self, member: Member, plans: Iterable[Plan], tasks: Collection[StreamTask], now_ms: int) -> None:
+    def update_paused(self, member: Member, plans: Iterable[Plan], tasks: Collection[StreamTask], now_ms: int) -> None:
         """Pause and resume, after what the tasks hold by now."""
         running = [task for task in tasks if task.state is TaskState.RUNNING]
         most_events, most_bytes = self.tunables.pending_events, self.tunables.pending_bytes

@@ -134,7 +134,7 @@ class Container:
         self._goes_on = not until_caught_up
         self._claim_slot()
         try:
-            self.watch.look()
+            self.watch.check_now()
             with collector_off():
                 while not self._stopped.is_set():
                     wait_s = self.step()
@@ -161,7 +161,7 @@ class Container:
         self._claim.wait = self._stopped.wait
         while not self._stopped.is_set():
             try:
-                self._claim.take()
+                self._claim.acquire()
             except (Fenced, CommitUnknown, LogUnavailable) as error:
                 self.clock.wait(self._rejoin(error), self._stopped)
             else:
@@ -240,7 +240,7 @@ class Container:
             self._attempt(task, partial(task.tick, {at: standing.get(at) for at in ended}, now_ms))
         self._recover(member)
         self._commit(member, whole)
-        self._backpressure.look(member, self.plans.values(), self.tasks.values(), now_ms)
+        self._backpressure.update_paused(member, self.plans.values(), self.tasks.values(), now_ms)
         indexing = self._indexing()
         if indexing is not None:  # a little of one task's timer index: events go first
             self._attempt(indexing, indexing.processor.index_some)
@@ -288,7 +288,9 @@ class Container:
         """Another container was there first: read what it had read."""
         self.rule_source.refresh()
         self._renew()
-        known = max((plan.book.change for plan in self.plans.values() if plan.book is not None), default=0)
+        known = max(
+            (plan.ruleset_change.change for plan in self.plans.values() if plan.ruleset_change is not None), default=0
+        )
         if known < behind.change:
             raise Refused(
                 "rules-topic-lost",

@@ -72,7 +72,7 @@ class HeartbeatReporter:
         self._wake, self._ending = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self.latest: MemberMetadata | None = None
-        self.look: MetricsSnapshot | None = None
+        self.snapshot: MetricsSnapshot | None = None
         self.trouble: str | None = None  # why the last one could not be told
 
     def start(self) -> None:
@@ -99,47 +99,49 @@ class HeartbeatReporter:
 
     def report(self) -> None:
         """Tell what was seen last."""
-        look = self._observer.latest
-        if look is None:
+        snapshot = self._observer.latest
+        if snapshot is None:
             return
         try:
-            self._observer.watch.look_if_due()
-            places = {TopicPartition(each.topic, each.partition) for task in look.tasks for each in task.inputs}
+            self._observer.watch.check_if_due()
+            places = {TopicPartition(each.topic, each.partition) for task in snapshot.tasks for each in task.inputs}
             bounds = self._log.bounds(places)
             self._ends.add(time.monotonic(), {at: bounds[at].end for at in places})
-            self.latest, self.look = self._presence(look), look
+            self.latest, self.snapshot = self._metadata(snapshot), snapshot
             heartbeat.send_heartbeat(self._log, self._service, self.latest)
             self.trouble = None
         except (Refused, LogUnavailable, Fenced) as error:
-            self.latest, self.look = self._presence(look), look
+            self.latest, self.snapshot = self._metadata(snapshot), snapshot
             self.trouble = str(error)
 
-    def _presence(self, look: MetricsSnapshot) -> MemberMetadata:
+    def _metadata(self, snapshot: MetricsSnapshot) -> MemberMetadata:
         now_ms, now_s = int(time.time() * 1000), time.monotonic()
         tasks = [
-            replace(task, inputs=[self._with_lag(look, each, now_ms, now_s) for each in task.inputs])
-            for task in look.tasks
+            replace(task, inputs=[self._with_lag(snapshot, each, now_ms, now_s) for each in task.inputs])
+            for task in snapshot.tasks
         ]
         return MemberMetadata(
-            slot=look.slot,
+            slot=snapshot.slot,
             host=self._host,
             pid=self._pid,
             since_ms=self._since_ms,
             version=__version__,
             time_ms=now_ms,
             tasks=tasks,
-            counts={name: int(value) for name, value in asdict(look.counts).items()},
-            caught_up=look.caught_up,
+            counts={name: int(value) for name, value in asdict(snapshot.counts).items()},
+            caught_up=snapshot.caught_up,
             address=self._address,
-            rules=look.rules,
-            at_work=look.at_work if look.changes or any(rule.kept_back for rule in look.at_work) else (),
-            rules_refused=look.rules_refused,
-            unread=look.unread,
+            rules=snapshot.rules,
+            active_rules=snapshot.active_rules
+            if snapshot.changes or any(rule.kept_back for rule in snapshot.active_rules)
+            else (),
+            rules_refused=snapshot.rules_refused,
+            unread=snapshot.unread,
         )
 
-    def _with_lag(self, look: MetricsSnapshot, each: InputReport, now_ms: int, now_s: float) -> InputReport:
+    def _with_lag(self, snapshot: MetricsSnapshot, each: InputReport, now_ms: int, now_s: float) -> InputReport:
         at = TopicPartition(each.topic, each.partition)
-        taken_ms = look.taken_ms.get(at)
+        taken_ms = snapshot.taken_ms.get(at)
         ago_s = None if taken_ms is None else (now_ms - taken_ms) / 1000
         behind_s = self._ends.behind_s(at, each.next, now_s, ago_s)
         return replace(each, end=self._ends.end(at), behind_s=None if behind_s is None else round(behind_s, 3))

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from samovar.changelog.formats.heartbeat import InputReport, RestoreReport, RuleAtWork, RuleReport, TaskReport
+from samovar.changelog.formats.heartbeat import ActiveRule, InputReport, RestoreReport, RuleReport, TaskReport
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.restore import Restore
 from samovar.tasks.input.source import known_time
@@ -43,7 +43,7 @@ class MetricsSnapshot:
     rules: tuple[RuleReport, ...] = ()
     memory_bytes: int = 0  # of states in memory
     restored: int = 0  # changelog records, since the container began
-    at_work: tuple[RuleAtWork, ...] = ()
+    active_rules: tuple[ActiveRule, ...] = ()
     changes: Mapping[tuple[str, int], int] = field(default_factory=dict)  # task to the change of rules it took last
     rules_refused: str | None = None
     unread: Mapping[str, int] = field(default_factory=dict)  # by stream that has grown: records that are not read
@@ -80,11 +80,11 @@ class MetricsSampler:
             if states == [each.life for each in before.tasks]:
                 return
         self._next_s = now_s + LOOK_EVERY_S
-        self.latest = self._look(now_s)
+        self.latest = self._sample(now_s)
         if before is None or before.shape != self.latest.shape:
             self.on_change()
 
-    def _look(self, now_s: float) -> MetricsSnapshot:
+    def _sample(self, now_s: float) -> MetricsSnapshot:
         container = self._container
         tasks = list(container.tasks.values())
         running = [task for task in tasks if task.state is TaskState.RUNNING]
@@ -95,7 +95,7 @@ class MetricsSampler:
         begun = [task.restore for task in tasks if task.state in (TaskState.RESTORING, TaskState.RUNNING)]
         self._restored += sum(restore.records - self._records.get(restore, 0) for restore in begun)
         self._records = {restore: restore.records for restore in begun}
-        changes = {(task.plan.stage, task.partition): task.processor.plan.book for task in running}
+        changes = {(task.plan.stage, task.partition): task.processor.plan.ruleset_change for task in running}
         return MetricsSnapshot(
             slot=container.slot,
             time_ms=self._clock.wall_ms(),
@@ -111,8 +111,12 @@ class MetricsSampler:
             rules=self._rules.looks(self._live_partials),
             memory_bytes=self._memory_bytes,
             restored=self._restored,
-            at_work=at_work(running),
-            changes={place: book.change for place, book in changes.items() if book is not None and book.change},
+            active_rules=active_rules(running),
+            changes={
+                place: ruleset_change.change
+                for place, ruleset_change in changes.items()
+                if ruleset_change is not None and ruleset_change.change
+            },
             rules_refused=container.rule_source.trouble,
             unread=container.watch.unread,
         )
@@ -202,7 +206,7 @@ def rule_processors(running: Iterable[StreamTask]) -> list[RuleProcessor]:
     return [task.processor for task in running if isinstance(task.processor, RuleProcessor)]
 
 
-def at_work(running: Iterable[StreamTask]) -> tuple[RuleAtWork, ...]:
+def active_rules(running: Iterable[StreamTask]) -> tuple[ActiveRule, ...]:
     """All rules of a container, also quarantined ones: the status of each, and how many alerts a storm keeps back."""
     found: dict[tuple[str, str, str], int] = {}
     numbers: dict[tuple[str, str, str], int] = {}
@@ -211,7 +215,7 @@ def at_work(running: Iterable[StreamTask]) -> tuple[RuleAtWork, ...]:
             place = rule.id, rule.version, status_of(rule, processor.source.watermark)
             storm = 0 if rule.drains else processor.rate_limiter.standing.get(rule.id, 0)
             found[place], numbers[place] = found.get(place, 0) + storm, rule.number
-    return tuple(RuleAtWork(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))
+    return tuple(ActiveRule(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))
 
 
 def status_of(rule: PublishedRule, watermark: int) -> str:

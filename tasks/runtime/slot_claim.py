@@ -47,7 +47,7 @@ class SlotClaim:
         self.host, self.pid, self.since_ms = host_name(), os.getpid(), clock.wall_ms()
         self._is_claimed = False
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Claim the slot, or refuse while another container in it lives. Of two claims the first in the log counts."""
         end = self._wait_for_others()
         if end is None:

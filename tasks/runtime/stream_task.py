@@ -21,7 +21,7 @@ import numpy as np
 from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.formats import record
 from samovar.changelog.log import Delivery, Log, Records, TopicPartition
-from samovar.changelog.restore.restore import ChangelogPartition, Restore, following_of, next_step
+from samovar.changelog.restore.restore import ChangelogPartition, Restore, checkpoint_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.failpoints import hit
 from samovar.patterns.engine.matcher import NEVER, RuleFailure, StepBudget
@@ -162,12 +162,12 @@ class StreamTask:
         self._become(TaskState.RESTORING)
         self._committed = self.log.committed(self.config.group, self.inputs)
         at = TopicPartition(self.plan.topics.changelog, self.partition)
-        self.changelog = ChangelogPartition.look(self.log, at, self.config.delete_retention_ms, self.plan.service)
+        self.changelog = ChangelogPartition.load(self.log, at, self.config.delete_retention_ms, self.plan.service)
         record.refuse_others(self._stored_position(), self.plan.service, f"the state in {self.folder}")
-        following = following_of(self.store)
-        start = next_step(following, self.changelog, self.clock.wall_ms())
-        if following is None or start is None:
-            if following is not None:
+        checkpoint = checkpoint_of(self.store)
+        start = next_step(checkpoint, self.changelog, self.clock.wall_ms())
+        if checkpoint is None or start is None:
+            if checkpoint is not None:
                 self.notes.append(f"{self.name}: the store is too old to be tailed, and was replaced whole")
             self.store.close()
             self._storage.wipe()
@@ -176,7 +176,7 @@ class StreamTask:
             if found.snapshot is not None and self._is_usable(found.snapshot):
                 self._storage.restore_snapshot(found.snapshot)
             self.store = self._storage.open()
-            start = next_step(following_of(self.store), self.changelog, self.clock.wall_ms())
+            start = next_step(checkpoint_of(self.store), self.changelog, self.clock.wall_ms())
             assert start is not None, "a usable snapshot can be tailed"
         self.restore = Restore(
             self.store,
@@ -192,10 +192,10 @@ class StreamTask:
         return None if data is None else record.unpack_position(data)
 
     def _is_usable(self, snapshot: snapshots.Snapshot) -> bool:
-        following = record.ChangelogCheckpoint(*astuple(snapshot.manifest.changelog))
+        checkpoint = record.ChangelogCheckpoint(*astuple(snapshot.manifest.changelog))
         try:
             record.refuse_newer(snapshot.manifest.formats, "its state")
-            return next_step(following, self.changelog, self.clock.wall_ms()) is not None
+            return next_step(checkpoint, self.changelog, self.clock.wall_ms()) is not None
         except Refused as refused:
             self.notes.append(f"{self.name}: snapshot {snapshot.number} was passed over: {refused.what}")
             return False
@@ -228,7 +228,7 @@ class StreamTask:
             entries = entries_of(self.log, TopicPartition(name, self.partition))
             check_against_journal(position, topic, {entry.number for entry in entries}, self.partition)
         self._begin(position)
-        self._following = following_of(self.store)
+        self._following = checkpoint_of(self.store)
         self.failure = self._mark.failure_of(self.processor.plan, self.plan)
 
     def _own_offsets(self, position: record.Position | None) -> Mapping[TopicPartition, int | None]:
@@ -252,7 +252,7 @@ class StreamTask:
         self._dropped = []
         wanted = standing or self.plan
         self.processor = processor = self._processor_of(standing or self._standing(position), position)
-        if wanted.book is None:
+        if wanted.ruleset_change is None:
             is_other = position is None or dict(position.rules) != wanted.versions
             if position is not None and is_other:
                 self._dropped = processor.gone_rows()
@@ -280,14 +280,14 @@ class StreamTask:
     def _standing(self, position: record.Position | None) -> Plan:
         """The plan with the rules that are at work here: those of a published change come in by a migration."""
         facts = migration.stored_ruleset(self.store)
-        if self.plan.book is None or position is None:
+        if self.plan.ruleset_change is None or position is None:
             if facts is not None:
-                raise RulesBehind(facts["book"], self.name)
+                raise RulesBehind(facts["change"], self.name)
             return self.plan
         if facts is None:  # the rules were those of files so far
-            return replace(plan_of_position(self.log, self.plan, self.partition, position), book=None)
-        if facts["book"] > self.plan.book.change:
-            raise RulesBehind(facts["book"], self.name)
+            return replace(plan_of_position(self.log, self.plan, self.partition, position), ruleset_change=None)
+        if facts["change"] > self.plan.ruleset_change.change:
+            raise RulesBehind(facts["change"], self.name)
         return migration.plan_of_facts(self.plan, facts, position.inputs)
 
     def _processor_of(self, plan: Plan, position: record.Position | None) -> Processor:
@@ -321,7 +321,7 @@ class StreamTask:
     @property
     def migration_due(self) -> bool:
         """Whether a change of rules is to come in, between two batches."""
-        if self.plan.book is None or self.state is not TaskState.RUNNING:
+        if self.plan.ruleset_change is None or self.state is not TaskState.RUNNING:
             return False
         return migration.is_due(self.processor.plan, self.plan, known_time(self.processor.source.watermark))
 
@@ -377,15 +377,15 @@ class StreamTask:
         return {stream: bounds[at].begin if stream in new else known[stream] for stream, at in places.items()}
 
     def _tell_migration(self, change: migration.RuleMigration, rows: Sequence[Change]) -> None:
-        assert change.plan.book is not None
+        assert change.plan.ruleset_change is not None
         gone = {record.row_parts(row)[1] for row, value in rows if value is None and row[:1] == record.ROW}
         gone -= change.moves.keys()
         more = f", states of {', '.join(sorted(gone))} are dropped" if gone else ""
         more += f", the history of {', '.join(change.warm)} is folded" if change.warm else ""
         drains = [rule.name for rule in change.plan.rules if rule.drains]
         more += f", {', '.join(drains)} drains" if drains else ""
-        text = f"{self.name}: rules of change {change.plan.book.change} from here on{more}"
-        self.notes.append(LogEvent(text, "rules", partition=self.partition, change=change.plan.book.change))
+        text = f"{self.name}: rules of change {change.plan.ruleset_change.change} from here on{more}"
+        self.notes.append(LogEvent(text, "rules", partition=self.partition, change=change.plan.ruleset_change.change))
 
     # ------------------------------------------------------------ a step that was abandoned
 
@@ -410,7 +410,7 @@ class StreamTask:
         if change is None or failure is None:
             self._ended_by = failure
             return None
-        if change.plan.book is None:
+        if change.plan.ruleset_change is None:
             rows = rows_of_gone_rules(self.store, change.plan)
         else:
             rows = migration.migrated_rows(self.store, change.plan, {})
@@ -477,7 +477,7 @@ class StreamTask:
             at.topic, topic.id, at.partition, topic.partitions, last_offset + 1, wall_ms
         )
         hit("write.before")
-        self.store.write([*outcome.changes, (record.FOLLOWING, record.pack_following(self._following))])
+        self.store.write([*outcome.changes, (record.CHECKPOINT, record.pack_checkpoint(self._following))])
         hit("write.after")
         self.processor.committed(outcome)
         is_marked = isinstance(self.processor, RuleProcessor) and self.processor.state_cache.states.take_marked()
@@ -492,11 +492,11 @@ class StreamTask:
             self.take_snapshot()
 
     def take_snapshot(self) -> None:
-        following = self._following
-        if following is None:
+        checkpoint = self._following
+        if checkpoint is None:
             return
         position = self.processor.position()
-        changelog = snapshots.ChangelogPosition(*astuple(following))
+        changelog = snapshots.ChangelogPosition(*astuple(checkpoint))
         inputs = {f"{each.topic}/{self.partition}": each.next for each in position.inputs.values()}
         stands_for = changelog, inputs, position.watermark, position.journal, record.FORMATS, None, self.clock.wall_ms()
         self._storage.take_snapshot(snapshots.SnapshotManifest(*stands_for), keep=self.config.snapshot_keep)

@@ -39,13 +39,13 @@ class TopicWatch:
         if self.refused is not None:
             raise self.refused
 
-    def look_if_due(self) -> None:
+    def check_if_due(self) -> None:
         now_ms = self._clock.steady_ms()
         if self._next_ms is None or now_ms >= self._next_ms:
             self._next_ms = now_ms + LOOK_EVERY_MS
-            self.look()
+            self.check_now()
 
-    def look(self) -> None:
+    def check_now(self) -> None:
         plans = self._plans
         if not plans:
             return
@@ -69,9 +69,9 @@ class TopicWatch:
                     " input.",
                 )
         own = found.get(plans[0].topics.journal)
-        self.unread = {} if own is None else self._look_at_growth(plans[0], found, own.partitions)
+        self.unread = {} if own is None else self._check_growth(plans[0], found, own.partitions)
 
-    def _look_at_growth(self, main: Plan, found: Mapping[str, Topic], known: int) -> dict[str, int]:
+    def _check_growth(self, main: Plan, found: Mapping[str, Topic], known: int) -> dict[str, int]:
         """Inputs that have more partitions now than the state was made with, and how much waits there unread."""
         unread: dict[str, int] = {}
         for spec in main.inputs:

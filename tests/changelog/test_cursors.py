@@ -32,42 +32,42 @@ def offsets(records: Records | None) -> list[int]:
 @pytest.mark.parametrize("end", [None, 3, 4, 10])
 def test_it_gives_all_before_an_offset_and_goes_on_from_there(end: int | None) -> None:
     cursor = PartitionCursor(log_of(10), AT, 0, end)
-    first = cursor.take(3)
+    first = cursor.next_records(3)
     assert first is not None
     assert (offsets(first), first.next, cursor.next) == ([0, 1, 2], 3, 3)
-    assert cursor.take(3) is None
-    second = cursor.take(9)
+    assert cursor.next_records(3) is None
+    second = cursor.next_records(9)
     assert second is not None
     assert (offsets(second), second.next) == ([3], 4)
     assert [second.key(0), second.value(0), second.pairs()] == [b"k3", b"v3", [(b"k3", b"v3")]]
-    third, fourth = cursor.take(9), cursor.take(9)
+    third, fourth = cursor.next_records(9), cursor.next_records(9)
     assert (offsets(third), offsets(fourth), cursor.next) == ([4, 5, 6, 7], [8], 9)
-    assert cursor.take(9) is None
+    assert cursor.next_records(9) is None
     cursor.close()
 
 
 def test_nothing_is_given_before_where_it_stands() -> None:
     cursor = PartitionCursor(log_of(10), AT, 5)
-    assert (cursor.take(5), cursor.take(2), cursor.next) == (None, None, 5)
-    assert offsets(cursor.take(6)) == [5]
+    assert (cursor.next_records(5), cursor.next_records(2), cursor.next) == (None, None, 5)
+    assert offsets(cursor.next_records(6)) == [5]
     cursor.close()
 
 
 def test_what_is_cut_off_is_kept_in_order() -> None:
     cursor = PartitionCursor(log_of(10, at_once=10), AT, 0)
-    found = [offsets(cursor.take(until)) for until in (1, 2, 2, 7, 10)]
+    found = [offsets(cursor.next_records(until)) for until in (1, 2, 2, 7, 10)]
     assert found == [[0], [1], [], [2, 3, 4, 5, 6], [7, 8, 9]]
     cursor.close()
 
 
 def test_a_replay_that_gets_no_record_fails_after_so_many_polls() -> None:
     cursor = PartitionCursor(log_of(2), AT, 0)
-    assert offsets(cursor.take(5)) == [0, 1]
+    assert offsets(cursor.next_records(5)) == [0, 1]
     polls = []
     poll = cursor._reader.poll
     cursor._reader.poll = lambda *asked: polls.append(asked) or poll(*asked)  # type: ignore[func-returns-value,method-assign]
     with pytest.raises(Refused) as refused:
-        cursor.take(5)
+        cursor.next_records(5)
     assert refused.value.code == "read-stalled"
     assert abs(len(polls) - STUCK_S / POLL_S) <= 1
     cursor.close()
@@ -95,6 +95,6 @@ def test_a_gap_up_to_the_offset_gives_nothing() -> None:
     seat.member.transact(out(b"1", b"2"), {IN: 1})  # 0 1, marker 2
     seat.member.transact(out(b"3"), {IN: 2})  # 3, marker 4
     cursor = PartitionCursor(cluster.log, OUT, 2)
-    assert (cursor.take(3), cursor.next) == (None, 3)
-    assert offsets(cursor.take(5)) == [3]
+    assert (cursor.next_records(3), cursor.next) == (None, 3)
+    assert offsets(cursor.next_records(5)) == [3]
     cursor.close()

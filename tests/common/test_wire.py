@@ -13,7 +13,7 @@ from samovar.common.wire import from_wire, stored, to_wire
 
 class Place(NamedTuple):
     partition: int
-    silent: bool
+    idle: bool
 
 
 @stored("at p")

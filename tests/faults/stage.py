@@ -12,7 +12,7 @@ from samovar.service.runtime.running import container_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.input.repartition_source import RepartitionSource
 from samovar.tasks.model.clock import SetClock
-from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from samovar.tasks.runtime.container import Container
 from tests import oracle
 from tests.faults.comparing import at_places, event_of, header
@@ -61,12 +61,12 @@ class Stage:
     def pass_ms(self, ms: int) -> None:
         """Let the clock go on while no event comes. One look more: what happened then is committed."""
         self.settle()
-        self.stand()
+        self.observe_end()
         self.clock.pass_ms(ms)
-        self.stand()
+        self.observe_end()
         self.settle()
 
-    def stand(self) -> None:
+    def observe_end(self) -> None:
         """Until the log has said, at this time of the clock, that all inputs were read to their ends."""
         wait_until(self._stands, "the log says that its ends are the ends", self.container.cycle)
 
@@ -79,7 +79,7 @@ class Stage:
             for each in stream_source.sources.values()
         ]
         now_ms = self.clock.steady_ms()
-        return all(each.idle_since_ms is not None and each.stood_until_ms == now_ms for each in sources)
+        return all(each.idle_since_ms is not None and each.idle_until_ms == now_ms for each in sources)
 
     # ------------------------------------------------------------ what must be equal
 
@@ -88,7 +88,7 @@ class Stage:
         plan, ids, digests = self.service.plan, list[str](), dict[int, str]()
         for partition, position in self.service.positions().items():
             store = MemoryStore()
-            until = Until({stream: each.next for stream, each in position.inputs.items()})
+            until = ReplayEnd({stream: each.next for stream, each in position.inputs.items()})
             rebuild(
                 self.service.log, plan, partition, store, until,
                 on_alerts=lambda pairs: ids.extend(json.loads(value or b"")["id"] for _, value in pairs),

@@ -18,7 +18,7 @@ from samovar.service.topology.plans import plans_of
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from samovar.tasks.runtime.stream_task import task_folder
 from samovar.tasks.user.inspect import digest_of_task
 from tests.faults.harness import Service, make_service, position_of
@@ -196,7 +196,7 @@ def rebuilt_digests(service: Service, task: str = TASK) -> dict[int, str]:
         position = position_of(store)
         store.close()
         made = MemoryStore()
-        until = Until({stream: each.next for stream, each in position.inputs.items()}, position.journal)
+        until = ReplayEnd({stream: each.next for stream, each in position.inputs.items()}, position.journal)
         again = rebuild(service.log, task_plan(service, task), partition, made, until)
         assert again.position.watermark == position.watermark
         found[partition] = digest_of_task(made)

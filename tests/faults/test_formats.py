@@ -15,7 +15,7 @@ import pytest
 
 from samovar.changelog.formats.forwarded import FORMAT, HEAD, heads_of
 from samovar.changelog.formats.journal import pack_entry, unpack_entry
-from samovar.changelog.formats.record import FOLLOWING, POSITION, ROW, ROW_FORMAT
+from samovar.changelog.formats.record import CHECKPOINT, POSITION, ROW, ROW_FORMAT
 from samovar.changelog.log import Append, TopicPartition
 from samovar.common.errors import Refused
 from samovar.native.kernel import joined
@@ -118,7 +118,7 @@ def test_a_newer_changelog_is_refused_before_it_is_in_the_store(here: Service) -
         assert store.get(POSITION) is None
 
 
-@pytest.mark.parametrize("row", [POSITION, FOLLOWING])
+@pytest.mark.parametrize("row", [POSITION, CHECKPOINT])
 def test_a_newer_position_in_a_store_is_refused(here: Service, row: bytes) -> None:
     with here.store() as store:
         store.write([(row, raised(store.get(row)))])

@@ -92,12 +92,12 @@ def test_a_running_container_refuses_a_topic_that_was_made_again(make: Making, t
     settings = service.settings
     names = {"changelog": settings.changelog.topic, "journal": settings.journal.topic}
     with service.container(SetClock()) as container:
-        container.watch.look()
+        container.watch.check_now()
         wait_until(lambda: bool(container.tasks) and container.caught_up(), "all is processed", container.cycle)
-        container.watch.look()
+        container.watch.check_now()
         container.watch.check()
         made_again(service, names.get(topic, settings.streams[world.STREAM].topic))
-        wait_until(lambda: container.watch.refused is not None, "it is noticed", container.watch.look)
+        wait_until(lambda: container.watch.refused is not None, "it is noticed", container.watch.check_now)
         with pytest.raises(Refused) as refused:
             container.cycle()
         assert refused.value.code == code

@@ -17,9 +17,9 @@ import pytest
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.embedded.log import EmbeddedLog
-from samovar.changelog.formats.record import FOLLOWING, ChangelogCheckpoint, pack_following
+from samovar.changelog.formats.record import CHECKPOINT, ChangelogCheckpoint, pack_checkpoint
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
-from samovar.changelog.restore.restore import following_of
+from samovar.changelog.restore.restore import checkpoint_of
 from samovar.state import snapshots
 from samovar.tasks.model.clock import SetClock
 from tests.contracts.log_driving import commit_offsets
@@ -63,9 +63,9 @@ def ends_right(service: Service) -> None:
 def follow(service: Service, change: Callable[[ChangelogCheckpoint], ChangelogCheckpoint], partition: int = 0) -> None:
     """Change what a store says about its changelog."""
     with service.store(partition) as store:
-        following = following_of(store)
-        assert following is not None
-        store.write([(FOLLOWING, pack_following(change(following)))])
+        checkpoint = checkpoint_of(store)
+        assert checkpoint is not None
+        store.write([(CHECKPOINT, pack_checkpoint(change(checkpoint)))])
 
 
 def made_again(service: Service, topic: str, partitions: int | None = None) -> None:
@@ -351,8 +351,8 @@ def tombstones_go(service: Service) -> None:
 
 def test_a_state_of_a_newer_version_is_refused(here: Service) -> None:
     with here.store() as store:
-        data = json.loads(store.get(FOLLOWING) or b"")
-        store.write([(FOLLOWING, json.dumps({**data, "v": 99}).encode())])
+        data = json.loads(store.get(CHECKPOINT) or b"")
+        store.write([(CHECKPOINT, json.dumps({**data, "v": 99}).encode())])
     here.refused("format-newer", "Run the version that wrote it")
 
 

@@ -17,7 +17,7 @@ from samovar.service.rules.publishing import plan_publish, publish
 from samovar.service.topology.plans import plan_of
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.state.memory import MemoryStore
-from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from tests.faults import world
 from tests.faults.comparing import shown, told_by_oracle
 from tests.faults.conftest import Making
@@ -52,7 +52,7 @@ def switches(service: Service, partition: int) -> list[JournalEntry]:
 
 
 def is_taken(service: Service, number: int) -> bool:
-    return all(number in [entry.facts["book"] for entry in switches(service, each)] for each in (0, 1))
+    return all(number in [entry.facts["change"] for entry in switches(service, each)] for each in (0, 1))
 
 
 def folded(service: Service) -> tuple[list[str], dict[int, str], dict[int, str]]:
@@ -63,7 +63,7 @@ def folded(service: Service) -> tuple[list[str], dict[int, str], dict[int, str]]
     stored: dict[int, str] = {}
     for partition, position in service.positions().items():
         made = MemoryStore()
-        until = Until({stream: each.next for stream, each in position.inputs.items()})
+        until = ReplayEnd({stream: each.next for stream, each in position.inputs.items()})
         rebuilt = rebuild(
             service.log, plan, partition, made, until,
             on_alerts=lambda pairs: ids.extend(json.loads(value or b"")["id"] for _, value in pairs),
@@ -119,7 +119,7 @@ def test_killed_around_a_change(service: Service, point: str) -> None:
     ends_right(service)
     for partition in range(service.partitions):
         (entry,) = switches(service, partition)
-        assert entry.facts["book"] == 2
+        assert entry.facts["change"] == 2
         assert entry.inputs[world.STREAM] > 0
     alerts = [alert for alert in service.alerts() if alert["rule"] == "large"]
     assert shown(alerts) == shown(large_since(service))
@@ -143,7 +143,7 @@ def test_two_containers_take_each_change_once_a_partition(service: Service) -> N
     service.nobody_there()
     ends_right(service)
     for partition in range(service.partitions):
-        books = [entry.facts["book"] for entry in switches(service, partition)]
+        books = [entry.facts["change"] for entry in switches(service, partition)]
         assert books[:3] == [2, 3, 4]
         assert books.count(4) <= 2  # what has drained goes with an entry of its own
 

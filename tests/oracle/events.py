@@ -60,11 +60,11 @@ def in_order(arrived: Sequence[Event], slack_ms: int | None) -> tuple[list[Event
     before it, less the slack.
     """
     kept, late = [], []
-    largest: int | None = None
+    max_event_time: int | None = None
     for event in arrived:
-        if slack_ms is not None and largest is not None and event.time < largest - slack_ms:
+        if slack_ms is not None and max_event_time is not None and event.time < max_event_time - slack_ms:
             late.append(event.line)
             continue
         kept.append(event)
-        largest = event.time if largest is None else max(largest, event.time)
+        max_event_time = event.time if max_event_time is None else max(max_event_time, event.time)
     return sorted(kept, key=lambda event: event.place), late

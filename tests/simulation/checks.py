@@ -25,7 +25,7 @@ from samovar.state.memory import MemoryStore
 from samovar.state.store import Readable
 from samovar.tasks.input.placement import checked_streams
 from samovar.tasks.model.plan import MAIN, InputSpec, Plan, PublishedRule
-from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from samovar.tasks.replay.repair import logged_rows
 from samovar.tasks.rules.migration import rule_of
 from samovar.tasks.rules.replay_dedup import dedup_rows
@@ -179,9 +179,9 @@ def check_put_aside(seen: Observed) -> None:
         slack = {spec.stream: spec.slack_ms for spec in plan.inputs}
         for partition in range(seen.partitions):
             for entry in seen.journals[plan.stage, partition]:
-                if entry.kind == "joined" and entry.watermark is not None and entry.facts["stream"] in slack:
-                    is_right = entry.facts["largest"] == entry.watermark + slack[entry.facts["stream"]]
-                    require(is_right, "a silent partition joins at event time", plan.stage, entry)
+                if entry.kind == "active" and entry.watermark is not None and entry.facts["stream"] in slack:
+                    is_right = entry.facts["max_event_time"] == entry.watermark + slack[entry.facts["stream"]]
+                    require(is_right, "an idle partition joins at event time", plan.stage, entry)
     wanted_late = expected_late(seen, own_dead)
     by_ms = {place_of(headers): int(headers["samovar.late.ms"]) for headers in seen.late if stage_of(headers) == MAIN}
     wrong = wanted_late.items() ^ by_ms.items()
@@ -217,41 +217,43 @@ def expected_late(seen: Observed, dead: set[Place], stage: str = MAIN) -> dict[P
             entries_ = [
                 entry
                 for entry in seen.journals.get((stage, partition), ())
-                if entry.kind in ("advance", "joined", "silent") and entry.facts.get("stream") == spec.stream
+                if entry.kind in ("advance", "active", "idle") and entry.facts.get("stream") == spec.stream
             ]
             check_silence(entries_, spec)
-            largest: int | None = None
-            silent: JournalEntry | None = None
+            max_event_time: int | None = None
+            idle: JournalEntry | None = None
             for record in seen.inputs:
                 topic, own, offset = record.place
                 if topic != spec.topic or own != partition or record.place in dead:
                     continue
                 while entries_ and entries_[0].inputs[spec.stream] <= offset:
                     entry = entries_.pop(0)
-                    silent = entry if entry.kind == "silent" else None
-                    if silent is None:
-                        largest = max(entry.facts["largest"], largest if largest is not None else NO_TIME)
-                is_told = silent is None or silent.watermark is None
-                require(is_told, "a silent stream joins before it is taken", record.place, silent)
-                silent = None
+                    idle = entry if entry.kind == "idle" else None
+                    if idle is None:
+                        max_event_time = max(
+                            entry.facts["max_event_time"], max_event_time if max_event_time is not None else NO_TIME
+                        )
+                is_told = idle is None or idle.watermark is None
+                require(is_told, "an idle stream joins before it is taken", record.place, idle)
+                idle = None
                 event = record.event
                 assert event is not None
                 time = event["ts"]
-                if largest is not None and time < largest - spec.slack_ms:
-                    late[record.place] = largest - spec.slack_ms - time
+                if max_event_time is not None and time < max_event_time - spec.slack_ms:
+                    late[record.place] = max_event_time - spec.slack_ms - time
                 else:
-                    largest = time if largest is None else max(largest, time)
+                    max_event_time = time if max_event_time is None else max(max_event_time, time)
     return late
 
 
 def check_silence(entries_: Sequence[JournalEntry], spec: InputSpec) -> None:
-    """A stream falls silent once, and what it says from then on is late where it is behind event time."""
+    """A stream falls idle once, and what it says from then on is late where it is behind event time."""
     before = ""
     for entry in entries_:
-        require(not entry.kind == before == "silent", "a stream falls silent once", entry)
-        if entry.kind == "joined":
-            joined = entry.facts["largest"], (entry.watermark or 0) + spec.slack_ms
-            require(joined[0] == joined[1], "a silent stream joins at event time", entry)
+        require(not entry.kind == before == "idle", "a stream falls idle once", entry)
+        if entry.kind == "active":
+            joined = entry.facts["max_event_time"], (entry.watermark or 0) + spec.slack_ms
+            require(joined[0] == joined[1], "an idle stream joins at event time", entry)
         before = entry.kind
 
 
@@ -278,9 +280,9 @@ def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: JournalE
         if each.place[:2] == (spec.topic, partition) and each.place[2] < entry.inputs[spec.stream]
     ]
     joined = [
-        each.facts["largest"]
+        each.facts["max_event_time"]
         for each in seen.journals[MAIN, partition]
-        if each.kind == "joined" and each.facts.get("stream") == spec.stream and each.number < entry.number
+        if each.kind == "active" and each.facts.get("stream") == spec.stream and each.number < entry.number
     ]
     advances = [each for each in seen.advances[partition] if each[0].facts.get("stream") == spec.stream]
     most = NO_TIME
@@ -288,9 +290,17 @@ def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: JournalE
         # What was taken by then ended an earlier stretch.
         since_ms = max([heard_ms, *(each.time_ms for each in taken if each.time_ms <= look_ms)])
         times = [each.event["ts"] for each in taken if each.event]
-        times += [each.facts["largest"] for each, when_ms in advances if when_ms <= since_ms]
+        times += [each.facts["max_event_time"] for each, when_ms in advances if when_ms <= since_ms]
         most = max(most, max(times + joined, default=NO_TIME) + look_ms - since_ms - spec.idle_ms)
-    require(entry.facts["largest"] <= most, "an outage is not idleness", spec.topic, partition, entry, written_ms, most)
+    require(
+        entry.facts["max_event_time"] <= most,
+        "an outage is not idleness",
+        spec.topic,
+        partition,
+        entry,
+        written_ms,
+        most,
+    )
 
 
 # ---------------------------------------------------------------- rules
@@ -299,10 +309,10 @@ def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: JournalE
 def check_rules_taken(seen: Observed) -> None:
     """A service at rest works by the rules that were published last."""
     for plan in seen.plans:
-        wanted = None if plan.book is None else plan.book.change
+        wanted = None if plan.ruleset_change is None else plan.ruleset_change.change
         for partition in range(seen.partitions):
             taken = [entry for entry in seen.journals[plan.stage, partition] if entry.kind == "rules"]
-            change = taken[-1].facts.get("book") if taken else None
+            change = taken[-1].facts.get("change") if taken else None
             is_right = wanted is None or change == wanted or seen.was_rewound
             require(is_right, f"stage `{plan.stage}` takes the newest rules", partition, change, wanted)
 
@@ -576,7 +586,7 @@ def check_states(seen: Observed, log: Any, *, rebuilds: bool) -> None:
             require(overdue_in(plan, store, watermark) is None, f"no timer of {place} is due and not raised")
             if rebuilds:
                 again = MemoryStore()
-                until = Until({stream: each.next for stream, each in position.inputs.items()})
+                until = ReplayEnd({stream: each.next for stream, each in position.inputs.items()})
                 rebuild(
                     log, plan, partition, again, until,
                     on_alerts=lambda pairs: alerts.update(named(value) for _, value in pairs),

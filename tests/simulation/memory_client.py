@@ -135,12 +135,12 @@ class Places:
         position, log = self.positions[at], self.broker.log(at)
         if not log.begin <= position <= log.end:
             raise _outside(at, position, log.begin, log.end)
-        rows, following, is_all = log.fetch(position, most)
+        rows, checkpoint, is_all = log.fetch(position, most)
         (self.ended.add if is_all else self.ended.discard)(at)
-        if not rows and following == position:
+        if not rows and checkpoint == position:
             return None
-        self.positions[at] = following
-        return MemoryRecords(at.topic, at.partition, rows, following)
+        self.positions[at] = checkpoint
+        return MemoryRecords(at.topic, at.partition, rows, checkpoint)
 
 
 def _outside(at: TopicPartition, position: int, begin: int, end: int) -> Refused:

@@ -124,7 +124,7 @@ class DiskStore:
         MemoryStore().ingest(taken)  # refuses what is not in order
         files.write(taken)
 
-    def take(self, table: SortedTable) -> None:
+    def ingest_table(self, table: SortedTable) -> None:
         self._open().write(table.changes())
 
     def close(self) -> None:

@@ -240,7 +240,7 @@ class World:
         assert node.container is not None
         try:
             node.container.rule_source.refresh()
-            node.container.watch.look_if_due()
+            node.container.watch.check_if_due()
         except (LogUnavailable, Refused) as error:
             self.say(f"container {node.number} cannot look at rules and topics: {error}")
 

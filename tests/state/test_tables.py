@@ -14,7 +14,7 @@ from samovar.state.tables import TableStore
 def taken(tmp_path: Path, made: TableStore) -> dict[bytes, bytes]:
     store = RocksStore(tmp_path / "store")
     try:
-        store.take_tables(made.files)
+        store.ingest_tables(made.files)
         return dict(store.range())
     finally:
         store.close()

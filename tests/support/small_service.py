@@ -17,10 +17,10 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from samovar.changelog.embedded.log import EmbeddedLog
-from samovar.changelog.formats.record import FOLLOWING, pack_following
+from samovar.changelog.formats.record import CHECKPOINT, pack_checkpoint
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.partitioner import partition_of
-from samovar.changelog.restore.restore import following_of
+from samovar.changelog.restore.restore import checkpoint_of
 from samovar.patterns.engine.matcher import encode_key
 from samovar.service.cli.main import app
 from samovar.service.config.loading import load_service
@@ -152,9 +152,9 @@ class Service:
     def following_next(self, partition: int) -> int:
         store = RocksStore(self.store(partition))
         try:
-            following = following_of(store)
-            assert following is not None
-            return following.next
+            checkpoint = checkpoint_of(store)
+            assert checkpoint is not None
+            return checkpoint.next
         finally:
             store.close()
 
@@ -219,7 +219,7 @@ def is_equal(service: Service) -> bool:
 
 def edit_following(service: Service, partition: int, **changes: Any) -> None:
     store = RocksStore(service.store(partition))
-    following = following_of(store)
-    assert following is not None
-    store.put(FOLLOWING, pack_following(replace(following, **changes)))
+    checkpoint = checkpoint_of(store)
+    assert checkpoint is not None
+    store.put(CHECKPOINT, pack_checkpoint(replace(checkpoint, **changes)))
     store.close()

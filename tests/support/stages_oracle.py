@@ -14,7 +14,7 @@ from samovar.service.topology.plans import plans_of
 from samovar.state.memory import MemoryStore
 from samovar.state.rocks import RocksStore
 from samovar.tasks.model.plan import Plan
-from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from samovar.tasks.runtime.stream_task import task_folder
 from tests import oracle
 from tests.contracts.log_driving import Row
@@ -52,9 +52,9 @@ def settle(stage: Stage) -> None:
 def pass_ms(stage: Stage, ms: int) -> None:
     """Let the clock go on while no event comes, and all stages see it."""
     settle(stage)
-    stage.stand()
+    stage.observe_end()
     stage.clock.pass_ms(ms)
-    stage.stand()
+    stage.observe_end()
     settle(stage)
 
 
@@ -115,7 +115,7 @@ def rebuilt(service: Service) -> tuple[list[str], dict[Place, str]]:
     by_stage = {plan.stage: plan for plan in plans(service)}
     for (stage, partition), (_, position) in states(service).items():
         store = MemoryStore()
-        until = Until({stream: each.next for stream, each in position.inputs.items()})
+        until = ReplayEnd({stream: each.next for stream, each in position.inputs.items()})
         rebuild(
             service.log, by_stage[stage], partition, store, until,
             on_alerts=lambda pairs: ids.extend(json.loads(value or b"")["id"] for _, value in pairs),

@@ -35,20 +35,22 @@ class Reference:
     """Meaning 9, word for word."""
 
     slack_ms: list[int]
-    largest: dict[Partition, int | None]
+    max_event_time: dict[Partition, int | None]
     waiting: list[Row] = field(default_factory=list)
     late: list[tuple[Row, int]] = field(default_factory=list)
 
     def take(self, row: Row) -> None:
-        seen = self.largest.get(row.source)
+        seen = self.max_event_time.get(row.source)
         if seen is not None and row.time < seen - self.slack_ms[row.stream]:
             self.late.append((row, seen - self.slack_ms[row.stream] - row.time))
         else:
             self.waiting.append(row)
-        self.largest[row.source] = row.time if seen is None else max(seen, row.time)
+        self.max_event_time[row.source] = row.time if seen is None else max(seen, row.time)
 
     def watermark(self) -> int | None:
-        times = [None if time is None else time - self.slack_ms[source[0]] for source, time in self.largest.items()]
+        times = [
+            None if time is None else time - self.slack_ms[source[0]] for source, time in self.max_event_time.items()
+        ]
         return None if None in times else min(time for time in times if time is not None)
 
     def release(self) -> list[Row]:
@@ -57,7 +59,7 @@ class Reference:
         if watermark is None:
             return []
         # A further event of the only partition comes after those of its own time; of another it may come before.
-        alone = len(self.largest) == 1
+        alone = len(self.max_event_time) == 1
         out = [row for row in self.waiting if row.time < watermark or (alone and row.time == watermark)]
         self.waiting = [row for row in self.waiting if row not in out]
         return sorted(out)
@@ -89,7 +91,7 @@ def rows_of(batch: Batch) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class Input:
+class InputPosition:
     """Logs by partition, and one way in which their events arrive, in batches."""
 
     slack_ms: list[int]
@@ -120,7 +122,7 @@ class Input:
 
 
 @st.composite
-def inputs(draw: st.DrawFn) -> Input:
+def inputs(draw: st.DrawFn) -> InputPosition:
     streams = draw(st.integers(1, 3))
     slack_ms = draw(st.lists(st.integers(0, 15), min_size=streams, max_size=streams))
     logs = {}
@@ -131,11 +133,11 @@ def inputs(draw: st.DrawFn) -> Input:
             logs[stream, partition] = [
                 Row(time + 3 * offset, stream, partition, offset) for offset, time in enumerate(times)
             ]
-    return Input(slack_ms, logs, draw(st.integers(0, 2**32)))
+    return InputPosition(slack_ms, logs, draw(st.integers(0, 2**32)))
 
 
 @given(inputs())
-def test_order_is_what_the_reference_says(events: Input) -> None:
+def test_order_is_what_the_reference_says(events: InputPosition) -> None:
     buffer, reference = events.buffer(), events.reference()
     watermark = NO_TIME
     for arrived in events.arrivals():
@@ -157,7 +159,7 @@ def test_order_is_what_the_reference_says(events: Input) -> None:
     assert len(buffer.pending) == 0
 
 
-def run(events: Input, again: int) -> tuple[list[Row], set[Row]]:
+def run(events: InputPosition, again: int) -> tuple[list[Row], set[Row]]:
     buffer = events.buffer()
     out: list[Row] = []
     late: set[Row] = set()
@@ -169,14 +171,14 @@ def run(events: Input, again: int) -> tuple[list[Row], set[Row]]:
 
 
 @given(inputs())
-def test_how_partitions_are_interleaved_and_cut_changes_nothing(events: Input) -> None:
+def test_how_partitions_are_interleaved_and_cut_changes_nothing(events: InputPosition) -> None:
     out, late = run(events, 0)
     assert out == sorted(out)
     assert run(events, 1) == (out, late)
 
 
 @given(inputs(), st.integers(0, 2**32))
-def test_arrival_within_the_slack_changes_nothing(events: Input, seed: int) -> None:
+def test_arrival_within_the_slack_changes_nothing(events: InputPosition, seed: int) -> None:
     """Each partition's events in order of time, and again each late by up to the slack."""
     rng = Random(seed)
     in_time = {
@@ -187,8 +189,8 @@ def test_arrival_within_the_slack_changes_nothing(events: Input, seed: int) -> N
         source: sorted(log, key=lambda row: (row.time + rng.uniform(0, events.slack_ms[row.stream]), row.offset))
         for source, log in in_time.items()
     }
-    first = run(Input(events.slack_ms, in_time, events.seed), 0)
-    second = run(Input(events.slack_ms, delayed, events.seed), 3)
+    first = run(InputPosition(events.slack_ms, in_time, events.seed), 0)
+    second = run(InputPosition(events.slack_ms, delayed, events.seed), 3)
     assert first == second
     assert first[1] == set()
     assert first[0] == sorted(row for log in in_time.values() for row in log)

@@ -116,7 +116,11 @@ def rules(context: Reading) -> Response:
     app_state = context.app_state
     loaded = app_state.rule_cache.get()
     judged = precisions(app_state.index)
-    off = [] if loaded.book is None else [each.name for each in loaded.book.entries if each.name not in loaded.rules]
+    off = (
+        []
+        if loaded.registry is None
+        else [each.name for each in loaded.registry.entries if each.name not in loaded.rules]
+    )
     found = [rule_data(app_state, name, judged.get(name, {})) for name in sorted([*loaded.rules, *off])]
     problem = HIDDEN if loaded.problem is not None and context.masks.is_on else loaded.problem  # it quotes rules
     return answered({"rules": found, "problems": [] if problem is None else [problem]})
@@ -339,7 +343,9 @@ def _shown_plan(context: RequestContext, text: str, plan: ChangePlan) -> dict[st
         loaded = context.app_state.rule_cache.get()
         told["findings"] = [to_json(each) for each in checked(context, text)[1]]
         before = {name: rule.text for name, rule in loaded.rules.items()}
-        before |= {} if loaded.book is None else {each.name: each.text for each in loaded.book.entries if each.text}
+        before |= (
+            {} if loaded.registry is None else {each.name: each.text for each in loaded.registry.entries if each.text}
+        )
         for each in told["rules"]:
             if each["name"] in before and masking.hides_text(context, before[each["name"]]):
                 each["diff"] = HIDDEN
@@ -389,14 +395,14 @@ def rollback(context: Authoring, rule: RuleName, body: RollingBack) -> Response:
 @router.get("/rules/{rule}/history", responses=answers_with(schemas.RuleHistory))
 def history(context: Reading, rule: RuleName) -> Response:
     """All numbers of a rule, the newest first, and where each took effect."""
-    book = load_registry(context.settings, context.log)
-    found = publishing.seeded(context.settings, book).history(rule)
+    registry = load_registry(context.settings, context.log)
+    found = publishing.seeded(context.settings, registry).history(rule)
     if not found:
         context.app_state.rule_cache.rule(rule)  # says what is near
         raise Refused("unknown-rule", "this rule has no history", "GET /api/v1/rules lists all rules.")
     entries = []
     for each in reversed(found):
-        effect = book.took_effect(rule, each.number) if book.change else None
+        effect = registry.took_effect(rule, each.number) if registry.change else None
         text = masking.shown_text(context, each.text)
         entries.append({**entry_data(each), "text": text, "took_effect": effect})
     return answered({"entries": entries})

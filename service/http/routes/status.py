@@ -91,8 +91,8 @@ def history(context: Reading, minutes: Annotated[float, Query(gt=0, le=30)] = 15
 def rules(context: Reading) -> Response:
     """What each rule did since the containers started."""
     found: dict[str, dict[str, float]] = {}
-    for presence in context.app_state.watch.latest.presences:
-        for rule in presence.rules:
+    for metadata in context.app_state.watch.latest.presences:
+        for rule in metadata.rules:
             own = found.setdefault(rule.id, dict.fromkeys(COUNTED, 0))
             dropped = rule.dropped_partials + rule.dropped_events + rule.dropped_matches
             for name in COUNTED:

@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from samovar.changelog.formats.dead_letters import PREFIX
-from samovar.changelog.formats.redrives import LetterPlace
+from samovar.changelog.formats.redrives import DeadLetterPlace
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.partitioner import key_texts
 from samovar.common.errors import Refused
@@ -182,11 +182,11 @@ def redrive_letters(context: Operating, body: RedriveBody) -> Response:
     return answered({"plan": plan.data(), "dry_run": False, "redriven": done})
 
 
-def _letter(text: str) -> LetterPlace:
+def _letter(text: str) -> DeadLetterPlace:
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal() and len(text) < 40):
         raise Refused("bad-place", f"`{text[:80]}` is not a letter", "Write PARTITION/OFFSET, as 3/17.")
-    return LetterPlace(int(partition), int(offset))
+    return DeadLetterPlace(int(partition), int(offset))
 
 
 @router.get("/late", responses=answers_with(schemas.LatePage))

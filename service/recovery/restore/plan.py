@@ -20,7 +20,7 @@ from samovar.service.topology.stores import StateLocation, StoreStatus, read_sto
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
 from samovar.tasks.model.plan import MAIN
-from samovar.tasks.replay.rebuild import Until, journal_of, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, journal_of, rebuild
 from samovar.tasks.replay.repair import source_until
 from samovar.tasks.runtime.stream_task import name_of
 
@@ -59,7 +59,7 @@ class RestorePlan:
     end: int
     changelog: ChangelogPartition | None = None  # None: it is gone
     snapshot: snapshots.Snapshot | None = None
-    until: Until | None = None
+    until: ReplayEnd | None = None
     moment_ms: int | None = None
     notes: tuple[str, ...] = ()
     is_behind: bool = False  # event time has not reached the moment
@@ -152,9 +152,9 @@ def _planned(site: StateLocation, asked: RestoreRequest, partition: int, now_ms:
     changelog = site.changelog(partition)
     if asked.out is None and now.condition == "damaged":
         notes.append(now.detail)
-    if asked.out is None and now.following is not None:
+    if asked.out is None and now.checkpoint is not None:
         try:
-            if next_step(now.following, changelog, now_ms) is None:
+            if next_step(now.checkpoint, changelog, now_ms) is None:
                 notes.append("the store is too old to be tailed")
         except Refused as refused:
             if refused.code != "store-ahead" or asked.source != "changelog":  # only this may be overruled
@@ -214,13 +214,13 @@ def _snapshot(
     notes += found.skipped
     if (snapshot := found.snapshot) is not None:
         known = snapshot.manifest.changelog
-        following = ChangelogCheckpoint(
+        checkpoint = ChangelogCheckpoint(
             known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
         )
         try:
             if known.offset > end:
                 reason = f"it is at offset {known.offset:,}, after {end:,}"
-            elif next_step(following, changelog, now_ms) is None:
+            elif next_step(checkpoint, changelog, now_ms) is None:
                 reason = "it is too old to be tailed"
             else:
                 return snapshot
@@ -288,7 +288,7 @@ def measured_rate(site: StateLocation, plans: Sequence[RestorePlan]) -> float | 
     else:
         begins = _first_offsets(here, first.partition)
         some = {name: min(offset, begins.get(name, 0) + SAMPLE_RECORDS) for name, offset in first.until.inputs.items()}
-        records = rebuild(here.log, here.plan, first.partition, MemoryStore(), Until(some)).events
+        records = rebuild(here.log, here.plan, first.partition, MemoryStore(), ReplayEnd(some)).events
     return records / max(time.monotonic() - begun, 1e-6) if records >= ENOUGH else None
 
 

@@ -23,20 +23,20 @@ from typing import Any
 
 from samovar.changelog.embedded.locks import holder, take
 from samovar.changelog.formats.record import (
-    FOLLOWING,
+    CHECKPOINT,
     POSITION,
     ROW,
     UNKNOWN_SINCE,
     ChangelogCheckpoint,
     EmittedWatermark,
     Position,
-    pack_following,
+    pack_checkpoint,
     pack_position,
     row_parts,
 )
 from samovar.changelog.log import Delivery, TopicPartition
 from samovar.changelog.restore.point_in_time import materialize_at
-from samovar.changelog.restore.restore import Restore, following_of, next_step
+from samovar.changelog.restore.restore import Restore, checkpoint_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.folders import PART, make_private, remove, rename_into_place
 from samovar.service.query.state.view import position_data
@@ -163,8 +163,8 @@ class Engine:
 def replay(site: StateLocation, planned: RestorePlan, store: RocksStore, on_progress: OnProgress) -> int:
     """Bring a store to the planned offset of its changelog, from where it is; how many records that took."""
     assert planned.changelog is not None
-    following = following_of(store)
-    start = planned.changelog.bounds.begin if following is None else following.next
+    checkpoint = checkpoint_of(store)
+    start = planned.changelog.bounds.begin if checkpoint is None else checkpoint.next
     with closing(Restore(store, site.log, planned.changelog, start, to=planned.end)) as restore:
         while not restore.advance():
             on_progress(restore.next - planned.start)
@@ -224,7 +224,7 @@ def _restore(
             to_repair, states_differ = len(repaired.repaired), repaired.states_differ
         elif asked.out is None:
             _check(site, planned, position)
-        following = following_of(store)
+        checkpoint = checkpoint_of(store)
         digest = built.digest or digest_of(plan_for(site, planned.partition, position), store)
         store.flush()
     replace_store(part, target)
@@ -233,7 +233,7 @@ def _restore(
         source=planned.source,
         digest=digest,
         position=position,
-        offset=None if following is None else following.next,
+        offset=None if checkpoint is None else checkpoint.next,
         records=built.records,
         seconds=time.monotonic() - begun,
         rows_to_repair=to_repair,
@@ -260,8 +260,8 @@ def _goes_on(planned: RestorePlan, part: Path) -> bool:
         return False
     try:
         with closing(RocksStore(part)) as store:
-            following = following_of(store)
-            return following is not None and next_step(following, planned.changelog, _now_ms()) is not None
+            checkpoint = checkpoint_of(store)
+            return checkpoint is not None and next_step(checkpoint, planned.changelog, _now_ms()) is not None
     except (StoreError, Refused):
         return False
 
@@ -328,8 +328,8 @@ def _repair(
         offsets = repaired_offsets(site.log, service, position, planned.partition, shared)
         end = repair.repair(RepairPlan(changelog.at, found.repaired, pack_position(position), offsets))
     topic, at = changelog.topic, changelog.at
-    following = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
-    store.put(FOLLOWING, pack_following(following))
+    checkpoint = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
+    store.put(CHECKPOINT, pack_checkpoint(checkpoint))
     return found
 
 

@@ -143,7 +143,7 @@ def _latest(site: StateLocation, part: FrameRange, options: FrameOptions) -> Ite
             while not restore.advance():
                 pass
         with closing(RocksStore(Path(folder) / "store")) as store:
-            store.take_tables(tables.files)
+            store.ingest_tables(tables.files)
             plan = plan_for(site, part.partition, position_of(store))
             only = None if options.key is None else set(resolve_key(plan, options.key, None))
             head = {"_offset": part.end, "deleted": False}

@@ -13,10 +13,10 @@ from samovar.changelog.formats.record import (
     NO_DEADLINE,
     POSITION,
     EmittedWatermark,
-    Input,
+    InputPosition,
     Position,
     SourcePartitionPosition,
-    Unknown,
+    UnknownSchema,
     deadline_rows,
     deadlines_in,
     key_prefix,
@@ -26,13 +26,13 @@ from samovar.changelog.formats.record import (
     renamed_row,
     row_parts,
     store_prefix,
-    unpack_following,
+    unpack_checkpoint,
     unpack_position,
     unreadable_rows,
 )
 from samovar.common.errors import Refused
 
-PLAIN = Position(5, {"use": Input("t", "id", 10, 5, 3, ((7, 4),))}, ("use",), {"r": "1"}, 2)
+PLAIN = Position(5, {"use": InputPosition("t", "id", 10, 5, 3, ((7, 4),))}, ("use",), {"r": "1"}, 2)
 
 
 def with_input(**fields: object) -> Position:
@@ -44,12 +44,12 @@ def with_input(**fields: object) -> Position:
     [
         PLAIN,
         replace(PLAIN, forwards={"r": EmittedWatermark(0, 4, False)}),
-        with_input(parts=(SourcePartitionPosition(0, 4, False, 1, 0),), joins=((1, 0, 4),)),
-        with_input(unknown=(Unknown(7, 3, None),)),
-        replace(PLAIN, book=1),
+        with_input(parts=(SourcePartitionPosition(0, 4, False, 1, 0),), activations=((1, 0, 4),)),
+        with_input(unknown=(UnknownSchema(7, 3, None),)),
+        replace(PLAIN, ruleset_change=1),
         replace(PLAIN, changelog="c"),
         with_input(placing=(3,)),
-        replace(PLAIN, book=1, changelog="c", service="s", journal_id="j"),
+        replace(PLAIN, ruleset_change=1, changelog="c", service="s", journal_id="j"),
         replace(PLAIN, rewinding=True),
     ],
 )
@@ -166,7 +166,7 @@ def test_formats_of_a_manifest_above_ours_are_refused(formats: dict[str, int], i
 
 @pytest.mark.parametrize("data", [b"no JSON", b"[]", b"{}", b'{"v":"x"}', b'{"v":1}'])
 def test_what_is_damaged_is_refused(data: bytes) -> None:
-    for unpack in (unpack_position, unpack_following):
+    for unpack in (unpack_position, unpack_checkpoint):
         with pytest.raises(Refused) as refused:
             unpack(data)
         assert refused.value.code == "state-damaged"

@@ -42,7 +42,7 @@ def log() -> Away:
 
 def looked(log: Away, watch: EndWatch, after_s: float = LOOK_S) -> dict[TopicPartition, int]:
     log.now_s += after_s
-    watch.look()
+    watch.refresh()
     return watch.standing({AT: 5, OTHER: 6})
 
 

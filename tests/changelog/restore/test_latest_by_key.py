@@ -64,7 +64,7 @@ def test_rocksdb_reads_every_row_of_a_table(tmp_path: Path, count: int) -> None:
     parts = many(count, count), many(count + 1, count)
     rows = dict([FIRST]) | expected(*parts)
     store = RocksStore(tmp_path / "store")
-    store.take(NewestTable(FIRST, newest_of(*parts), keep_tombstones=False))
+    store.ingest_table(NewestTable(FIRST, newest_of(*parts), keep_tombstones=False))
     absent = [key + b"!" for key in rows if key + b"!" not in rows]
     for _ in range(2):  # as it was taken, and merged anew
         assert dict(store.range()) == rows
@@ -92,12 +92,12 @@ def test_what_is_taken_later_wins_and_deletes(tmp_path: Path, kind: str) -> None
         store = RocksStore(tmp_path / "s") if kind == "rocks" else TableStore(tmp_path / "tables")
     first, second = many(1, 500, deletes=False), many(2, 500)
     second += [(key, None) for key, _ in first[::3]]
-    store.take(NewestTable(FIRST, newest_of(first), keep_tombstones=False))
-    store.take(NewestTable(FIRST, newest_of(second), keep_tombstones=True))
+    store.ingest_table(NewestTable(FIRST, newest_of(first), keep_tombstones=False))
+    store.ingest_table(NewestTable(FIRST, newest_of(second), keep_tombstones=True))
     if isinstance(store, TableStore):
         files = store.files
         store = RocksStore(tmp_path / "s")
-        store.take_tables(files)
+        store.ingest_tables(files)
     assert dict(store.range()) == dict([FIRST]) | expected(first, second)
     store.put(first[0][0], b"newer")
     assert store.get(first[0][0]) == b"newer"
@@ -123,7 +123,7 @@ def test_a_flipped_bit_anywhere_is_seen(tmp_path: Path) -> None:
 def _read_all(folder: Path, file: Path) -> None:
     store = RocksStore(folder)
     try:
-        store.take_tables([file])
+        store.ingest_tables([file])
         rows = dict(store.range())
         store.multi_get(list(rows))
         store.compact()
@@ -134,7 +134,7 @@ def _read_all(folder: Path, file: Path) -> None:
 def test_a_first_row_that_is_not_first_is_refused(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "store")
     with pytest.raises(StoreError):
-        store.take(NewestTable((b"z", b""), newest_of([(b"a", b"1")]), keep_tombstones=False))
+        store.ingest_table(NewestTable((b"z", b""), newest_of([(b"a", b"1")]), keep_tombstones=False))
     assert list(store.range()) == []
     assert not list(store.path.glob("ingest-*"))
     store.close()

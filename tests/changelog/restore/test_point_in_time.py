@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.changelog.formats.record import FOLLOWING, POSITION, Position, pack_position
+from samovar.changelog.formats.record import CHECKPOINT, POSITION, Position, pack_position
 from samovar.changelog.log import Append, Pair, TopicPartition, TopicSpec
 from samovar.changelog.restore.point_in_time import commit_before, is_exact, last_position, materialize_at
 from samovar.changelog.restore.restore import ChangelogPartition
@@ -33,7 +33,7 @@ def changelog() -> tuple[MemoryLog, ChangelogPartition, SetClock]:
     for pair in RECORDS:
         log.append([Append(topic="c", records=[pair], partition=0)])
         clock.pass_ms(1_000)
-    return log, ChangelogPartition.look(log, AT, 1_000), clock
+    return log, ChangelogPartition.load(log, AT, 1_000), clock
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_the_newest_position() -> None:
     assert newest is not None
     assert newest.journal == 3
     log.create([TopicSpec("empty", 1)])
-    assert last_position(log, ChangelogPartition.look(log, TopicPartition("empty", 0), 1_000)) is None
+    assert last_position(log, ChangelogPartition.load(log, TopicPartition("empty", 0), 1_000)) is None
 
 
 def test_an_image_has_the_rows_up_to_an_offset() -> None:
     log, found, _ = changelog()
-    rows = {key: value for key, value in materialize_at(log, found, 4).range() if key != FOLLOWING}
+    rows = {key: value for key, value in materialize_at(log, found, 4).range() if key != CHECKPOINT}
     assert rows == {b"ra": b"2", b"rb": b"1", POSITION: position(1)[1]}
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from samovar.changelog.formats.record import (
+    CHECKPOINT,
     DEADLINE,
-    FOLLOWING,
     INDEXED,
     POSITION,
     ChangelogCheckpoint,
@@ -23,7 +23,7 @@ from samovar.changelog.restore.restore import (
     ChangelogPrefetcher,
     ChangelogReader,
     Restore,
-    following_of,
+    checkpoint_of,
     next_step,
 )
 from samovar.common.errors import Refused
@@ -58,9 +58,9 @@ def store_at(offset: int, age_ms: int = 0) -> ChangelogCheckpoint:
     ],
 )
 def test_a_store_goes_on_where_no_delete_can_be_missing(
-    following: ChangelogCheckpoint | None, start: int | None
+    checkpoint: ChangelogCheckpoint | None, start: int | None
 ) -> None:
-    assert next_step(following, CHANGELOG, NOW) == start
+    assert next_step(checkpoint, CHANGELOG, NOW) == start
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_a_store_goes_on_where_no_delete_can_be_missing(
         (replace(store_at(15), partitions=2), "changelog-repartitioned"),
     ],
 )
-def test_a_store_of_another_changelog_is_refused(following: ChangelogCheckpoint, code: str) -> None:
+def test_a_store_of_another_changelog_is_refused(checkpoint: ChangelogCheckpoint, code: str) -> None:
     with pytest.raises(Refused) as refused:
-        next_step(following, CHANGELOG, NOW)
+        next_step(checkpoint, CHANGELOG, NOW)
     assert refused.value.code == code
 
 
@@ -94,11 +94,11 @@ def log_of(*pairs: Pair, tunables: Tunables = SMALL) -> tuple[MemoryLog, SetCloc
 
 
 def rows_of(store: MemoryStore) -> dict[bytes, bytes]:
-    return {key: value for key, value in store.range() if key not in (FOLLOWING, INDEXED)}
+    return {key: value for key, value in store.range() if key not in (CHECKPOINT, INDEXED)}
 
 
 def restored(store: MemoryStore, log: MemoryLog, start: int = 0, to: int | None = None) -> Restore:
-    restore = Restore(store, log, ChangelogPartition.look(log, AT, 1_000), start, to=to, in_thread=False)
+    restore = Restore(store, log, ChangelogPartition.load(log, AT, 1_000), start, to=to, in_thread=False)
     while not restore.advance(0.0):
         assert not restore.done
     assert restore.done
@@ -124,18 +124,18 @@ def test_a_store_gets_the_newest_value_of_each_key_up_to_an_offset(to: int | Non
     end = 6 if to is None else to
     assert rows_of(store) == rows
     assert (restore.next, restore.records, restore.end) == (end, end, end)
-    following = following_of(store)
+    checkpoint = checkpoint_of(store)
     expected = ChangelogCheckpoint("c", log.topics(["c"])["c"].id, 0, 1, end, clock.now_ms - 6 + end)
-    assert following == (expected if end else None)
+    assert checkpoint == (expected if end else None)
 
 
 def test_a_store_that_is_behind_gets_the_rest_and_deletes_too() -> None:
     log, _ = log_of(*PAIRS)
     store = MemoryStore()
     restored(store, log, to=2)
-    following = following_of(store)
-    assert following is not None
-    restore = restored(store, log, following.next)
+    checkpoint = checkpoint_of(store)
+    assert checkpoint is not None
+    restore = restored(store, log, checkpoint.next)
     assert rows_of(store) == {b"ub": b"2", b"uc": b"1", b"ud": b"9"}
     assert restore.records == 4
 
@@ -155,7 +155,7 @@ def test_a_state_of_another_service_is_refused_before_anything_of_it_is_written(
     tunables = replace(SMALL, restore_records=1)
     log, _ = log_of((POSITION, position), (b"ua", b"1"), tunables=tunables)
     store = MemoryStore()
-    restore = Restore(store, log, ChangelogPartition.look(log, AT, 1_000, "mine"), 0, in_thread=False)
+    restore = Restore(store, log, ChangelogPartition.load(log, AT, 1_000, "mine"), 0, in_thread=False)
     assert not restore.advance(0.0)
     with pytest.raises(Refused) as refused:
         restore.advance(0.0)
@@ -172,7 +172,7 @@ def test_an_image_that_belongs_to_nobody_may_be_of_any_service() -> None:
 
 def test_a_restore_that_gets_no_record_fails_by_its_clock() -> None:
     log, clock = log_of(*PAIRS)
-    changelog = replace(ChangelogPartition.look(log, AT, 1_000), bounds=Bounds(0, 9))  # of which three never come
+    changelog = replace(ChangelogPartition.load(log, AT, 1_000), bounds=Bounds(0, 9))  # of which three never come
     now_s = [0.0]
     restore = Restore(MemoryStore(), log, changelog, 0, in_thread=False, now_s=lambda: now_s[0])
     for now_s[0] in (1.0, 2.0, 3.0, 4.0, 3.0 + STUCK_S):
@@ -252,7 +252,7 @@ def test_reading_ahead_in_a_thread_gives_the_same(count: int) -> None:
     log, _ = log_of(*PAIRS[:count])
     one, other = MemoryStore(), MemoryStore()
     restored(one, log)
-    restore = Restore(other, log, ChangelogPartition.look(log, AT, 1_000), 0, in_thread=True)
+    restore = Restore(other, log, ChangelogPartition.load(log, AT, 1_000), 0, in_thread=True)
     while not restore.advance(1.0):
         assert not restore.done
     assert list(one.range()) == list(other.range())
@@ -290,5 +290,5 @@ def test_there_is_nothing_yet_is_not_the_end() -> None:
 def test_a_missing_changelog_is_refused() -> None:
     log, _ = log_of()
     with pytest.raises(Refused) as refused:
-        ChangelogPartition.look(log, TopicPartition("none", 0), 1_000)
+        ChangelogPartition.load(log, TopicPartition("none", 0), 1_000)
     assert refused.value.code == "topic-missing"

@@ -50,7 +50,7 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 
 def taken(cursor: PartitionCursor, until: int) -> list[tuple[int, bytes | None]]:
     found = []
-    while (records := cursor.take(until)) is not None:
+    while (records := cursor.next_records(until)) is not None:
         found += [(int(offset), records.value(row)) for row, offset in enumerate(records.offsets)]
     return found
 

@@ -60,13 +60,13 @@ def cut(rows: list[Row], sizes: list[int]) -> list[list[Row]]:
 @given(TIMES, CUTS, st.integers(0, 60))
 def test_one_partition(times: list[int], sizes: list[int], slack: int) -> None:
     rows = [(time, 0, 0, offset) for offset, time in enumerate(times)]
-    largest, wanted, wanted_late = NO_TIME, [], []
+    max_event_time, wanted, wanted_late = NO_TIME, [], []
     for row in rows:
-        if largest - slack > row[0]:
-            wanted_late.append((row[3], largest - slack - row[0]))
+        if max_event_time - slack > row[0]:
+            wanted_late.append((row[3], max_event_time - slack - row[0]))
         else:
             wanted.append(row)
-        largest = max(largest, row[0])
+        max_event_time = max(max_event_time, row[0])
     out, late, watermarks = released(cut(rows, sizes), Buffer(columns=0, slack_ms=(slack,)))
     assert out == sorted(wanted)
     assert late == wanted_late
@@ -106,9 +106,9 @@ def test_in_order_without_slack_is_passed_through() -> None:
 # ---------------------------------------------------------------- by hand
 
 
-def two(floor: int = NO_TIME) -> Buffer:
+def two(low_watermark: int = NO_TIME) -> Buffer:
     """Two streams, of which the first has a slack of 10."""
-    return Buffer(columns=0, slack_ms=[10, 0], partitions=[(0, 0), (1, 0)], floor=floor)
+    return Buffer(columns=0, slack_ms=[10, 0], partitions=[(0, 0), (1, 0)], low_watermark=low_watermark)
 
 
 def taken(buffer: Buffer, *rows: Row) -> tuple[list[Row], list[tuple[int, int]], int]:
@@ -120,15 +120,15 @@ def taken(buffer: Buffer, *rows: Row) -> tuple[list[Row], list[tuple[int, int]],
 def test_the_watermark_is_the_least_of_all_partitions_and_never_goes_back() -> None:
     buffer = two()
     assert buffer.watermark() == NO_TIME
-    buffer.largest[0, 0] = 50
+    buffer.max_event_time[0, 0] = 50
     assert buffer.watermark() == NO_TIME
-    buffer.largest[1, 0] = 45
+    buffer.max_event_time[1, 0] = 45
     assert buffer.watermark() == 40
-    buffer.largest[1, 0] = 30
+    buffer.max_event_time[1, 0] = 30
     assert buffer.watermark() == 30
-    buffer.floor = 35
+    buffer.low_watermark = 35
     assert buffer.watermark() == 35
-    buffer.largest.clear()
+    buffer.max_event_time.clear()
     assert buffer.watermark() == 35
 
 
@@ -138,16 +138,16 @@ def test_an_event_is_late_behind_its_own_partition_only() -> None:
         [], [(1, 1), (4, 1)], 5,
     )  # fmt: skip
     assert taken(buffer, (3, 1, 0, 2), (60, 1, 0, 3)) == ([(5, 1, 0, 0)], [(0, 2)], 40)
-    assert buffer.largest == {(0, 0): 50, (1, 0): 60}
+    assert buffer.max_event_time == {(0, 0): 50, (1, 0): 60}
 
 
 def test_of_several_partitions_events_of_the_watermark_itself_wait() -> None:
     buffer = two()
     assert taken(buffer, (30, 0, 0, 0), (20, 1, 0, 0))[0] == []
     assert taken(buffer, (31, 0, 0, 1), (21, 1, 0, 1))[0] == [(20, 1, 0, 0)]
-    buffer.largest[1, 0] = 99
+    buffer.max_event_time[1, 0] = 99
     assert rows_of(release(buffer).released) == []
-    buffer.largest[0, 0] = 41
+    buffer.max_event_time[0, 0] = 41
     assert rows_of(release(buffer).released) == [(21, 1, 0, 1), (30, 0, 0, 0)]
     assert (release(buffer).watermark, rows_of(drain(buffer)), len(buffer.pending)) == (31, [(31, 0, 0, 1)], 0)
 
@@ -181,14 +181,14 @@ def test_what_is_in_order_is_passed_through_and_what_is_not_is_sorted() -> None:
 
 
 def test_nothing_changes_nothing() -> None:
-    buffer = two(floor=7)
+    buffer = two(low_watermark=7)
     assert taken(buffer) == ([], [], 7)
-    assert buffer.largest == {(0, 0): NO_TIME, (1, 0): NO_TIME}
+    assert buffer.max_event_time == {(0, 0): NO_TIME, (1, 0): NO_TIME}
 
 
 def test_partitions_with_large_numbers_are_told_apart() -> None:
     buffer = Buffer(columns=0, slack_ms=[0, 0, 0], partitions=[(2, 70_000), (1, 70_000)])
     taken(buffer, (5, 2, 70_000, 0), (9, 1, 70_000, 0))
-    assert buffer.largest == {(2, 70_000): 5, (1, 70_000): 9}
+    assert buffer.max_event_time == {(2, 70_000): 5, (1, 70_000): 9}
     taken(buffer, (6, 2, 70_000, 1))
-    assert buffer.largest == {(2, 70_000): 6, (1, 70_000): 9}
+    assert buffer.max_event_time == {(2, 70_000): 6, (1, 70_000): 9}

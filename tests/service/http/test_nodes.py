@@ -79,7 +79,7 @@ def test_an_owner_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
     with two_nodes(service) as (asked, _):
         (seen,) = heartbeat.read_heartbeats(asked.log, "s").values()
         for address, why in ((f"http://127.0.0.1:{free_port('127.0.0.1')}", "does not answer"), (None, "--http")):
-            heartbeat.send_heartbeat(asked.log, "s", replace(seen.presence, address=address))
+            heartbeat.send_heartbeat(asked.log, "s", replace(seen.metadata, address=address))
             wait_for(partial(_is_told, asked, address))
             found = asked.get("/keys/c1")
             assert found["held"] == []

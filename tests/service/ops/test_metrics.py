@@ -57,7 +57,7 @@ class Watched:
         self.server = ExitStack()
         self.server.enter_context(serving(service.settings, log, address_of(f"{host}:{self.port}"), collector))
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         self.observer(now=True)
         self.reporter.report()
 
@@ -77,7 +77,7 @@ def watched(service: Service) -> Iterator[Watched]:
     service.produce([*many(80), {"card": "c1", "amount": "x", "ts": 5}])
     with service.container() as container, service.log() as log:
         found = Watched(service, container, log)
-        found.look()
+        found.snapshot()
         yield found
         found.close()
 
@@ -116,7 +116,7 @@ def test_a_rules_matches_partials_and_time(watched: Watched) -> None:
 def test_lag_and_who_holds_event_time(watched: Watched, service: Service) -> None:
     assert of(watched.scrape(), "lag_events") == 0
     service.produce([purchase("c1", 900, 3)] * 7)
-    watched.look()
+    watched.snapshot()
     found = watched.scrape()
     place = str(service.partition("c1"))
     assert of(found, "lag_events", partition=place) == of(found, "lag_events", stream="purchase") == 7
@@ -124,7 +124,7 @@ def test_lag_and_who_holds_event_time(watched: Watched, service: Service) -> Non
     assert len(held) == 2
     assert of(found, "watermark_age_seconds", partition=place) > 0
     catch_up(watched.container)
-    watched.look()
+    watched.snapshot()
     found = watched.scrape()
     assert (of(found, "lag_events"), of(found, "lag_seconds")) == (0, 0)
 
@@ -142,10 +142,10 @@ def test_counters_never_go_back(watched: Watched, service: Service) -> None:
         task.processor.evict()
     service.produce(many(80, start_s=2_000))
     catch_up(watched.container)
-    watched.look()
+    watched.snapshot()
     between = watched.scrape()
     watched.container.close()
-    watched.look()
+    watched.snapshot()
     after = watched.scrape()
     for name, spec in METRICS.items():
         if spec.kind is Kind.COUNTER and not spec.labels:
@@ -160,7 +160,7 @@ def test_a_restore_shows_rate_and_time_left(service: Service) -> None:
     wipe(service)
     with service.container() as container, service.log() as log:
         found = Watched(service, container, log)
-        found.look()
+        found.snapshot()
         scraped = found.scrape()
         found.close()
     assert of(scraped, "restored_records_total") > 0
@@ -201,7 +201,7 @@ def test_metrics_that_others_can_reach_need_a_token(service: Service) -> None:
             Watched(service, container, log, host="0.0.0.0")
         token = add_token(service.settings, log, "prometheus", Role.VIEWER, "test")
         found = Watched(service, container, log, host="0.0.0.0")
-        found.look()
+        found.snapshot()
 
         shows: list[bool] = []
 
@@ -304,12 +304,12 @@ def test_events_that_wait_for_event_time_are_a_number_and_on_a_quiet_stream_none
     with service.container() as container, service.log() as log:
         found = Watched(service, container, log)
         try:
-            found.look()
+            found.snapshot()
             assert of(found.scrape(), "waiting_events") == 2  # within the slack
             for _ in range(3):
                 service.clock.pass_ms(60_000)
                 catch_up(container)
-            found.look()
+            found.snapshot()
             scraped = found.scrape()
             assert (of(scraped, "waiting_events"), of(scraped, "lag_events")) == (0, 0)
         finally:

@@ -112,8 +112,8 @@ def test_a_container_shows_itself_and_its_tasks(service: Service) -> None:
         (0, 0, "running"),
         (1, 0, "running"),
     }
-    assert all(task["held_by"] == ["purchase", task["partition"]] for task in found["tasks"])
-    assert found["held_by"]["partition"] == min(found["tasks"], key=lambda task: task["watermark"])["partition"]
+    assert all(task["blocked_by"] == ["purchase", task["partition"]] for task in found["tasks"])
+    assert found["blocked_by"]["partition"] == min(found["tasks"], key=lambda task: task["watermark"])["partition"]
 
 
 def test_a_container_that_was_killed_is_gone_and_its_tasks_stand(service: Service) -> None:
@@ -205,15 +205,15 @@ def test_a_record_comes_back_as_it_was() -> None:
         12,
     )
     whole = replace(HERE, tasks=(task, TaskReport("", 0, "restoring", restore=RestoreReport(1, 2, None))))
-    assert heartbeat.unpack_presence(heartbeat.pack_presence(whole)) == whole
+    assert heartbeat.unpack_metadata(heartbeat.pack_metadata(whole)) == whole
     assert task.inputs[0].lag == 2
 
 
 def test_what_a_newer_version_tells_is_refused_not_guessed() -> None:
     told, newer = b'"v":%d' % heartbeat.FORMAT, b'"v":%d' % (heartbeat.FORMAT + 1)
-    data = heartbeat.pack_presence(HERE).replace(told, newer)
+    data = heartbeat.pack_metadata(HERE).replace(told, newer)
     with pytest.raises(Refused) as refused:
-        heartbeat.unpack_presence(data)
+        heartbeat.unpack_metadata(data)
     assert refused.value.code == "format-newer"
 
 
@@ -286,7 +286,7 @@ def test_the_tasks_of_all_stages_show(service: Service) -> None:
     stages = {(task["stage"], task["partition"]) for task in found["tasks"]}
     assert stages == {("", 0), ("", 1), ("by-country", 0), ("by-country", 1)}
     late = [task for task in found["tasks"] if task["stage"] == "by-country"]
-    assert all(task["life"] == "running" and task["held_by"][0] == "purchase" for task in late)
+    assert all(task["life"] == "running" and task["blocked_by"][0] == "purchase" for task in late)
     assert found["lag"] == 0
     found = status(service, 1)  # and when nothing runs
     assert {(task["stage"], task["life"]) for task in found["tasks"]} == {("", "stopped"), ("by-country", "stopped")}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.record import FOLLOWING, key_prefix, pack_following, row_parts
+from samovar.changelog.formats.record import CHECKPOINT, key_prefix, pack_checkpoint, row_parts
 from samovar.changelog.log import Append
-from samovar.changelog.restore.restore import following_of
+from samovar.changelog.restore.restore import checkpoint_of
 from samovar.state.rocks import RocksStore
 from samovar.tasks.rules.timer_index import TimerIndex
 from tests.support.small_service import HOUR, Service, catch_up, key_of, make, many, purchase, run
@@ -136,13 +136,13 @@ def test_a_row_that_the_changelog_lost_is_found(service: Service) -> None:
     partition = service.partition("c3")
     store = RocksStore(service.store(partition))
     (row,) = rows_of(store, "c3", "countries")
-    following = following_of(store)
-    assert following is not None
+    checkpoint = checkpoint_of(store)
+    assert checkpoint is not None
     with service.log() as log:
         log.append([Append(topic="s-changelog", records=[(row, None)], partition=partition)])
     # The store believes that it has seen all of the changelog, as it would where compaction had lost a record.
-    moved = pack_following(type(following)(**{**_fields(following), "next": service.changelog_end(partition)}))
-    store.put(FOLLOWING, moved)
+    moved = pack_checkpoint(type(checkpoint)(**{**_fields(checkpoint), "next": service.changelog_end(partition)}))
+    store.put(CHECKPOINT, moved)
     store.close()
     (wrong,) = [each for each in verified(service, code=1) if not each["equal"]]
     (first,) = wrong["differences"]
@@ -151,16 +151,16 @@ def test_a_row_that_the_changelog_lost_is_found(service: Service) -> None:
     assert wrong["digests"]["store"] == wrong["digests"]["source"] != wrong["digests"]["changelog"]
 
 
-def _fields(following: Any) -> dict[str, Any]:
-    return {name: getattr(following, name) for name in following.__dataclass_fields__}
+def _fields(checkpoint: Any) -> dict[str, Any]:
+    return {name: getattr(checkpoint, name) for name in checkpoint.__dataclass_fields__}
 
 
 def test_p4_a_store_ahead_of_its_changelog_is_refused(service: Service) -> None:
     service.process(many(60))
     store = RocksStore(service.store(0))
-    following = following_of(store)
-    assert following is not None
-    store.put(FOLLOWING, pack_following(type(following)(**{**_fields(following), "next": 10_000})))
+    checkpoint = checkpoint_of(store)
+    assert checkpoint is not None
+    store.put(CHECKPOINT, pack_checkpoint(type(checkpoint)(**{**_fields(checkpoint), "next": 10_000})))
     store.close()
     done = run("verify", service.config)
     assert (done.exit_code, done.stderr.split(":")[0]) == (2, "store-ahead")

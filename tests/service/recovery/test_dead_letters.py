@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from samovar.changelog.formats import redrives
-from samovar.changelog.formats.redrives import LetterPlace, carried
+from samovar.changelog.formats.redrives import DeadLetterPlace, carried
 from samovar.changelog.log import Append, Topic, TopicPartition
 from samovar.service.recovery import dead_letters
 from tests.support.small_service import Service, make, many, purchase, run, run_apart
@@ -252,9 +252,9 @@ def test_a_topics_id_may_have_slashes(service: Service) -> None:
     letters = Topic(name="s-dead-letters", partitions=2, settings={}, id="a/b+c/d==")
     with service.log() as log:
         log.create([redrives.spec_of("s")])
-        marks = [redrives.mark(letters, LetterPlace(1, 7), "purchase", 1, 0)]
+        marks = [redrives.mark(letters, DeadLetterPlace(1, 7), "purchase", 1, 0)]
         log.append([Append(topic=redrives.topic_of("s"), records=marks, partition=0)])
-        assert redrives.marked(log, "s", letters) == {LetterPlace(1, 7)}
+        assert redrives.marked(log, "s", letters) == {DeadLetterPlace(1, 7)}
         assert redrives.marked(log, "s", Topic(name="s-dead-letters", partitions=2, settings={}, id="d==")) == set()
 
 
@@ -262,4 +262,4 @@ def test_headers_that_a_letter_keeps() -> None:
     own = ("samovar.redriven.attempt", b"2")
     assert carried((("x", b"1"), own)) == (own,)
     assert carried(()) == ()
-    assert str(LetterPlace(3, 17)) == "3/17"
+    assert str(DeadLetterPlace(3, 17)) == "3/17"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.formats.record import FOLLOWING
+from samovar.changelog.formats.record import CHECKPOINT
 from samovar.changelog.log import TopicSpec
 from samovar.state.rocks import RocksStore
 from tests.support.small_service import (
@@ -55,11 +55,11 @@ def test_p4_a_store_of_a_newer_version_is_left_alone(service: Service) -> None:
     """P4: a format above ours is refused, and not taken for damage."""
     service.process(many(20))
     store = RocksStore(service.store(0))
-    store.put(FOLLOWING, b'{"v":99}')
+    store.put(CHECKPOINT, b'{"v":99}')
     store.close()
     assert refused(service) == "format-newer"
     store = RocksStore(service.store(0))
-    assert store.get(FOLLOWING) == b'{"v":99}'
+    assert store.get(CHECKPOINT) == b'{"v":99}'
     store.close()
 
 

@@ -19,7 +19,7 @@ from samovar.changelog.formats.journal import (
     unpack_entry,
     was_rewound,
 )
-from samovar.changelog.formats.record import Input, Position
+from samovar.changelog.formats.record import InputPosition, Position
 from samovar.changelog.log import TopicPartition
 from samovar.common.errors import Refused
 from samovar.state.memory import MemoryStore
@@ -414,7 +414,7 @@ def test_a_rewind_of_a_newer_format_is_refused() -> None:
 
 
 def at(offset: int, watermark: int | None) -> Position:
-    return Position(watermark, {"a": Input("a", "id", offset, offset)}, ("a",), {})
+    return Position(watermark, {"a": InputPosition("a", "id", offset, offset)}, ("a",), {})
 
 
 def test_ids_go_one_by_one_and_then_all() -> None:

@@ -20,7 +20,7 @@ from samovar.common.errors import LogUnavailable
 from samovar.service.runtime import running
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.runtime.container import Container
-from samovar.tasks.runtime.metrics import at_work
+from samovar.tasks.runtime.metrics import active_rules
 from samovar.tasks.runtime.stream_task import LIVE_BUDGET, StreamTask
 from tests.service.rules.test_rule_changes import alerts, equal, journal, published, take
 from tests.support.project import ROOT
@@ -150,7 +150,7 @@ def test_every_task_takes_the_quarantine_from_the_rules_topic(
         ]
         for task in container.tasks.values():
             assert [each.rule.id for each in task.processor.plan.program.rules] == ["calm"]
-        assert [(each.rule, each.status) for each in at_work(container.tasks.values())] == [
+        assert [(each.rule, each.status) for each in active_rules(container.tasks.values())] == [
             ("boom", "quarantined"),
             ("calm", "live"),
         ]

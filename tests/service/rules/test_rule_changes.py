@@ -28,7 +28,7 @@ from samovar.service.runtime.running import container_of
 from samovar.service.topology.rule_registry import load_registry
 from samovar.service.topology.stores import site_of
 from samovar.state.memory import MemoryStore
-from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from samovar.tasks.runtime.container import Container
 from samovar.tasks.runtime.heartbeat import HeartbeatReporter
 from samovar.tasks.runtime.metrics import MetricsSampler
@@ -105,7 +105,7 @@ def folded(service: Service) -> list[str]:
         site = site_of(service.settings, log)
         for each in site.stages():
             for partition in range(site.partitions):
-                until = Until({spec.stream: _end(log, spec.topic, partition) for spec in each.plan.inputs})
+                until = ReplayEnd({spec.stream: _end(log, spec.topic, partition) for spec in each.plan.inputs})
                 rebuild(log, each.plan, partition, MemoryStore(), until, on_alerts=take_ids)
     return found
 
@@ -129,18 +129,18 @@ def test_a_running_service_takes_a_rule_between_two_batches(service: Service) ->
     equal(service)
     for partition in (0, 1):
         entries = [entry for entry in journal(service, partition) if entry.kind == "rules"]
-        assert [entry.facts.get("book") for entry in entries] == [None, 2]
+        assert [entry.facts.get("change") for entry in entries] == [None, 2]
         assert entries[1].inputs["purchase"] > 0
     with service.log() as log:
-        book = load_registry(service.settings, log)
-        effect = book.took_effect("big", 1)
+        registry = load_registry(service.settings, log)
+        effect = registry.took_effect("big", 1)
         assert effect is not None
         assert {partition: dict(inputs) for partition, inputs in effect.items()} == {
             partition: dict([e for e in journal(service, partition) if e.kind == "rules"][1].inputs)
             for partition in (0, 1)
         }
-        assert book.took_effect("big", 2) is None
-        assert book.took_effect("testing", 1) == {0: {"purchase": 0}, 1: {"purchase": 0}}
+        assert registry.took_effect("big", 2) is None
+        assert registry.took_effect("testing", 1) == {0: {"purchase": 0}, 1: {"purchase": 0}}
 
 
 def tide(second: float) -> list[dict[str, Any]]:
@@ -329,7 +329,7 @@ def test_a_lost_store_comes_back_with_the_rules_it_had(service: Service, option:
     assert service.digests() == before
     service.process(many(40, start_s=400))
     for partition in (0, 1):  # and is not changed once more
-        books = [entry.facts.get("book") for entry in journal(service, partition) if entry.kind == "rules"]
+        books = [entry.facts.get("change") for entry in journal(service, partition) if entry.kind == "rules"]
         assert books == [None, 2]
     assert "testing" not in {
         alert["rule"] for alert in alerts(service) if alert["start"] > many(1, start_s=210)[0]["ts"]
@@ -434,8 +434,8 @@ def test_two_writers_at_once_and_only_one_counts(service: Service) -> None:
         with pytest.raises(Refused) as refused:
             append_changes(log, "s", changes)
         assert refused.value.code == "change-overtaken"
-        book = load_registry(service.settings, log)
-    assert [entry.name for entry in book.entries] == ["countries", "testing", "unusual", "big"]
+        registry = load_registry(service.settings, log)
+    assert [entry.name for entry in registry.entries] == ["countries", "testing", "unusual", "big"]
 
 
 def test_a_change_that_a_container_cannot_take_is_told_and_the_old_rules_go_on(service: Service) -> None:
@@ -470,7 +470,7 @@ def test_a_change_that_a_container_cannot_take_is_told_and_the_old_rules_go_on(s
         finally:
             container.close()
     equal(service)
-    assert [entry.facts.get("book") for entry in journal(service, 0) if entry.kind == "rules"] == [None, 3]
+    assert [entry.facts.get("change") for entry in journal(service, 0) if entry.kind == "rules"] == [None, 3]
 
 
 def trouble(container: Container) -> bool:

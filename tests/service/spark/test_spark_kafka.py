@@ -42,7 +42,7 @@ from samovar.service.topology.logs import opened
 from samovar.service.topology.stores import site_of
 from samovar.service.views.sources import Sources, bounds_of
 from samovar.state.memory import MemoryStore
-from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from tests.support.project import ROOT
 from tests.support.small_service import RULES, Service, make, many, restored, run, run_apart, wipe
 
@@ -211,7 +211,7 @@ def test_p2_after_the_broker_compacted(spark: OpenSession, ran: OnKafka, log: Lo
 class Fold:
     service: ShippedService
     partition: int
-    until: Until
+    until: ReplayEnd
 
 
 def ids_of(fold: Fold, tick: Ticker, feed: SparkFeed | None) -> list[str]:

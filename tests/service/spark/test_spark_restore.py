@@ -272,7 +272,7 @@ def taken(site: StateLocation, staged: StagedTables, folder: Path) -> str:
     """The digest of a store that took staged files, and nothing else."""
     store = RocksStore(folder)
     try:
-        store.take_tables(staged.files)
+        store.ingest_tables(staged.files)
         return digest_of(plan_for(site, staged.manifest.partition, position_of(store)), store)
     finally:
         store.close()

@@ -63,9 +63,9 @@ def stores_are_never_too_old() -> Patching:
     """A store is tailed however long it was away, when deletes may have been compacted away."""
     step = restore.next_step
 
-    def tailed(following: Any, changelog: ChangelogPartition, now_ms: int) -> int | None:
-        found = step(following, changelog, now_ms)
-        return following.next if found is None and following is not None else found
+    def tailed(checkpoint: Any, changelog: ChangelogPartition, now_ms: int) -> int | None:
+        found = step(checkpoint, changelog, now_ms)
+        return checkpoint.next if found is None and checkpoint is not None else found
 
     return patch.object(stream_task, "next_step", tailed)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from samovar.changelog.formats.record import Input, Position
+from samovar.changelog.formats.record import InputPosition, Position
 from samovar.changelog.log import TopicPartition
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.rules.state_cache import StateCache
@@ -67,8 +67,8 @@ def advances_are_forgotten_by_a_restart() -> Patching:
     """Events that waited are read again without the advances that came between them."""
     recover = StreamSource.recover
 
-    def forgetful(self: StreamSource, stream: str, parts: Any, stored: Input) -> None:
-        recover(self, stream, parts, replace(stored, raises=()))
+    def forgetful(self: StreamSource, stream: str, parts: Any, stored: InputPosition) -> None:
+        recover(self, stream, parts, replace(stored, advances=()))
 
     return patch.object(StreamSource, "recover", forgetful)
 
@@ -77,7 +77,7 @@ def largest_time_is_forgotten_by_a_restart() -> Patching:
     resume = StreamSource.resume
 
     def forgetful(self: StreamSource, position: Position) -> None:
-        inputs = {name: replace(each, largest=None) for name, each in position.inputs.items()}
+        inputs = {name: replace(each, max_event_time=None) for name, each in position.inputs.items()}
         resume(self, replace(position, inputs=inputs))
 
     return patch.object(StreamSource, "resume", forgetful)

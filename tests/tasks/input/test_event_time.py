@@ -70,30 +70,30 @@ def raised_to(stream_source: StreamSource, now_ms: int) -> int:
 def test_an_input_is_idle_only_while_the_log_says_that_its_end_is_the_end() -> None:
     """An outage is not idleness: nobody could write either. It counts again from the first look that succeeds."""
     stream_source = StreamSource([InputSpec(stream="use", topic="use", key="card", idle_ms=5 * S)], ("card",), 0)
-    stream_source.buffer.largest[0, 0] = T0
-    stream_source.stand("use", True, 0, None)
+    stream_source.buffer.max_event_time[0, 0] = T0
+    stream_source.observe_end("use", True, 0, None)
     assert raised_to(stream_source, 100 * S) == 0, "read to its end, and no look at the log yet"
     for second in range(100, 111):
-        stream_source.stand("use", True, second * S, 1)
+        stream_source.observe_end("use", True, second * S, 1)
     assert raised_to(stream_source, 110 * S) == 5 * S
     for second in range(111, 700):
-        stream_source.stand("use", True, second * S, None)
+        stream_source.observe_end("use", True, second * S, None)
         assert raised_to(stream_source, second * S) == 5 * S, "the log does not answer"
     stream_source.advance(700 * S)
     for second in range(700, 705):
-        stream_source.stand("use", True, second * S, 2)
+        stream_source.observe_end("use", True, second * S, 2)
         assert raised_to(stream_source, second * S) == 5 * S
     for second in range(705, 711):
-        stream_source.stand("use", True, second * S, 2)
+        stream_source.observe_end("use", True, second * S, 2)
     assert raised_to(stream_source, 710 * S) == 5 * S + 5 * S
-    stream_source.stand("use", False, 711 * S)
+    stream_source.observe_end("use", False, 711 * S)
     assert raised_to(stream_source, 720 * S) == 5 * S
 
 
 def test_before_the_first_event_no_time_is_stored() -> None:
     stream_source = StreamSource([InputSpec(stream="use", topic="use", key="card")], ("card",), 0)
     stream_source.note_rules({})
-    assert (stream_source.inputs()["use"].largest, stream_source.entries[-1].watermark) == (None, None)
+    assert (stream_source.inputs()["use"].max_event_time, stream_source.entries[-1].watermark) == (None, None)
 
 
 def test_an_idle_input_lets_event_time_pass_as_the_clock_does() -> None:
@@ -107,7 +107,7 @@ def test_an_idle_input_lets_event_time_pass_as_the_clock_does() -> None:
     driver.pass_time("1ms")
     assert at_times(driver) == [60 * S]
     entry = driver.journal[-1]
-    assert (entry.kind, dict(entry.facts)) == ("advance", {"stream": "use", "largest": T0 + 62 * S + 1})
+    assert (entry.kind, dict(entry.facts)) == ("advance", {"stream": "use", "max_event_time": T0 + 62 * S + 1})
     assert (entry.number, dict(entry.inputs), entry.watermark) == (3, {"use": 1}, T0 + 60 * S)
 
 
@@ -261,10 +261,10 @@ def test_a_stream_that_never_spoke_holds_nothing_back_and_may_join(stage: Stagin
     assert at_times(here) == []  # nobody knows about b yet
     here.pass_ms(5 * S)
     assert at_times(here) == [60 * S]
-    assert kinds(here) == ["rules", "silent"]
+    assert kinds(here) == ["rules", "idle"]
     crash()
     here.feed("b", event(65 * S), event(75 * S))  # the first is behind event time, which is at 70 s
-    assert kinds(here)[2:] == ["joined"]
+    assert kinds(here)[2:] == ["active"]
     assert [header(row, "offset") for row in here.service.late()] == ["0"]
     crash()
     here.feed("a", event(400 * S))

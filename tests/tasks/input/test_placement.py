@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.changelog.embedded.log import EmbeddedLog
-from samovar.changelog.formats.record import Input, Position, pack_position, unpack_position
+from samovar.changelog.formats.record import InputPosition, Position, pack_position, unpack_position
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import key_texts, misplaced_rows, partition_of
 from samovar.native.kernel import joined
@@ -44,11 +44,15 @@ def test_the_kernel_places_keys_as_the_partitioner_does(keys: list[Any], partiti
     assert misplaced_rows(batch, 0, partitions, partition).tolist() == expected
 
 
-@given(turns=st.lists(st.integers(1, 50), unique=True).map(sorted), safe=st.integers(0, 60), more=st.integers(0, 60))
-def test_what_is_forgotten_of_turns_does_not_matter_from_there_on(turns: list[int], safe: int, more: int) -> None:
-    left = needed_turns(turns, safe)
+@given(
+    turns=st.lists(st.integers(1, 50), unique=True).map(sorted), replay_from=st.integers(0, 60), more=st.integers(0, 60)
+)
+def test_what_is_forgotten_of_turns_does_not_matter_from_there_on(
+    turns: list[int], replay_from: int, more: int
+) -> None:
+    left = needed_turns(turns, replay_from)
     assert len(left) % 2 == len(turns) % 2, "the check is on at the end, or off, as before"
-    assert is_on_at(left, safe + more) == is_on_at(turns, safe + more)
+    assert is_on_at(left, replay_from + more) == is_on_at(turns, replay_from + more)
 
 
 # ---------------------------------------------------------------- a task's intake
@@ -117,5 +121,5 @@ def test_what_is_read_again_after_a_change_of_rules_is_judged_as_it_was(tmp_path
 
 
 def test_a_position_keeps_the_turns_and_the_id_of_its_changelog() -> None:
-    position = Position(5, {"s": Input("t", "id", 30, 19, placing=(0, 25))}, ("s",), {}, changelog="a")
+    position = Position(5, {"s": InputPosition("t", "id", 30, 19, placing=(0, 25))}, ("s",), {}, changelog="a")
     assert unpack_position(pack_position(position)) == position

@@ -233,5 +233,5 @@ def test_before_any_event_there_is_no_time() -> None:
 
 @pytest.mark.parametrize("is_published", [True, False])
 def test_a_position_names_the_change_of_published_rules(is_published: bool) -> None:
-    plan = plan_of(book=RulesetChange(4) if is_published else None)
-    assert made(plan).position().book == (4 if is_published else 0)
+    plan = plan_of(ruleset_change=RulesetChange(4) if is_published else None)
+    assert made(plan).position().ruleset_change == (4 if is_published else 0)

@@ -243,7 +243,7 @@ def test_a_partition_that_said_nothing_yet_holds_event_time_back(stage: Staging)
             here.service.events(stream, [event(0, "u" if stream == "a" else "w"), event(60 * S, "w")], partition)
     settle(here)
     assert here.service.alerts() == []
-    pass_ms(here, 3 * S)  # the third is idle, never had an event, and is silent from now on
+    pass_ms(here, 3 * S)  # the third is idle, never had an event, and is idle from now on
     assert [alert["at"] - T0 for alert in here.service.alerts()] == [20 * S]
 
 
@@ -263,7 +263,7 @@ def test_an_idle_stream_lets_time_pass_in_later_stages(stage: Staging, wipe: boo
     # Seconds of maxspan and slack; the first word, the end, silence, and what main lets pass itself; restarts.
     most = 20 + 2 + 4 + (0 if wipe is None else 5)
     assert len(told_) <= most * 3  # to each partition
-    assert told_[-1].silent
+    assert told_[-1].idle
     pass_ms(here, 600 * S)
     assert len(records(here, "a")[1]) == len(marks)
     settle(here)

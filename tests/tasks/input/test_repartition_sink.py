@@ -1,4 +1,4 @@
-"""What a stream that is idle tells later stages: how often, up to when, and that it is silent then."""
+"""What a stream that is idle tells later stages: how often, up to when, and that it is idle then."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from samovar.changelog.formats.record import EmittedWatermark
 from samovar.native.kernel import joined
 from samovar.patterns.engine.order import NO_TIME
 from samovar.tasks.input.repartition_sink import (
+    MARK_INTERVAL_MS,
+    MARK_INTERVAL_PART,
     ONE_KEY,
-    TELL_EVERY_MS,
-    TELL_PART,
     RepartitionOutput,
     RepartitionSink,
     State,
@@ -30,73 +30,73 @@ FORWARD = Forward(stage="by-u", stream="use", field="u", topic="s-use-by-u", par
 END = SLACK + LASTING + 1  # after the last event: nobody waits for it any more
 
 
-def sink(forward: Forward = FORWARD, largest: int = T0, told: EmittedWatermark | None = None) -> RepartitionSink:
+def sink(forward: Forward = FORWARD, max_event_time: int = T0, told: EmittedWatermark | None = None) -> RepartitionSink:
     """Of a stream whose last event was at T0, and which stands at its end since the clock was 0."""
     stream_source = StreamSource([InputSpec(stream="use", topic="t", key="u", slack_ms=SLACK, idle_ms=IDLE)], ("u",), 0)
-    stream_source.buffer.largest[0, 0] = largest
+    stream_source.buffer.max_event_time[0, 0] = max_event_time
     found = RepartitionSink([forward], stream_source, 0, {} if told is None else {forward.topic: told}, lambda *_: 0)
-    stream_source.stand("use", True, 0)
+    stream_source.observe_end("use", True, 0)
     return found
 
 
-def look(found: RepartitionSink, now_ms: int) -> State | None:
+def due_watermarks(found: RepartitionSink, now_ms: int) -> State | None:
     """What is told at this time of the clock; None where there is nothing."""
-    found.source.stand("use", True, now_ms)
-    if not found.look(now_ms):
+    found.source.observe_end("use", True, now_ms)
+    if not found.due_watermarks(now_ms):
         assert found.appends() == []
         return None
     appends = found.appends()
     assert [(each.topic, each.partition, len(each.records)) for each in appends] == [
         ("s-use-by-u", at, 1) for at in range(3)
     ]
-    return found.outlets[0].told
+    return found.outputs[0].emitted
 
 
 def test_it_tells_its_time_once_a_second_until_nobody_waits_for_it() -> None:
     found = sink()
-    assert look(found, 0) == State(T0, False)
-    assert look(found, IDLE + TELL_EVERY_MS - 1) is None
-    assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + TELL_EVERY_MS, False)
-    assert look(found, IDLE + 2 * TELL_EVERY_MS - 1) is None
-    assert look(found, IDLE + END - 1) == State(T0 + END - 1, False)
-    assert look(found, IDLE + END) == State(T0 + END, True)
-    assert look(found, IDLE + 2 * END) is None
+    assert due_watermarks(found, 0) == State(T0, False)
+    assert due_watermarks(found, IDLE + MARK_INTERVAL_MS - 1) is None
+    assert due_watermarks(found, IDLE + MARK_INTERVAL_MS) == State(T0 + MARK_INTERVAL_MS, False)
+    assert due_watermarks(found, IDLE + 2 * MARK_INTERVAL_MS - 1) is None
+    assert due_watermarks(found, IDLE + END - 1) == State(T0 + END - 1, False)
+    assert due_watermarks(found, IDLE + END) == State(T0 + END, True)
+    assert due_watermarks(found, IDLE + 2 * END) is None
 
 
 def test_a_silent_one_that_a_custom_task_reads_tells_its_time_the_more_rarely_the_longer_it_is_idle() -> None:
     found = sink(replace(FORWARD, endless=True))
-    assert look(found, 0) == State(T0, False)
-    assert look(found, IDLE + END) == State(T0 + END, True)
+    assert due_watermarks(found, 0) == State(T0, False)
+    assert due_watermarks(found, IDLE + END) == State(T0 + END, True)
     told, ms, steps = T0 + END, END, list[int]()
     while len(steps) < 20:
         ms += 100
-        state = look(found, IDLE + ms)
+        state = due_watermarks(found, IDLE + ms)
         if state is not None:
             assert state == State(T0 + ms, True)
-            steps.append(state.largest - told)
-            told = state.largest
-    assert steps[:10] == [TELL_EVERY_MS] * 10
+            steps.append(state.max_event_time - told)
+            told = state.max_event_time
+    assert steps[:10] == [MARK_INTERVAL_MS] * 10
     ms = 6_000_000
-    assert look(found, IDLE + ms) == State(T0 + ms, True)
-    assert look(found, IDLE + ms + ms // TELL_PART - 100) is None
-    assert look(found, IDLE + ms + ms // TELL_PART * 102 // 100) is not None
+    assert due_watermarks(found, IDLE + ms) == State(T0 + ms, True)
+    assert due_watermarks(found, IDLE + ms + ms // MARK_INTERVAL_PART - 100) is None
+    assert due_watermarks(found, IDLE + ms + ms // MARK_INTERVAL_PART * 102 // 100) is not None
 
 
 def test_a_stream_that_never_had_an_event_is_silent_once_it_is_idle() -> None:
-    found = sink(largest=NO_TIME)
-    assert look(found, IDLE - 1) is None
-    assert look(found, IDLE) == State(NO_TIME, True)
-    assert look(found, 2 * IDLE) is None
+    found = sink(max_event_time=NO_TIME)
+    assert due_watermarks(found, IDLE - 1) is None
+    assert due_watermarks(found, IDLE) == State(NO_TIME, True)
+    assert due_watermarks(found, 2 * IDLE) is None
 
 
 @pytest.mark.parametrize("before", [0, 2_500])
 def test_what_was_told_before_a_restart_counts(before: int) -> None:
     """Event time of later stages does not stand still until this process has been idle for as long again."""
     found = sink(told=EmittedWatermark(0, T0 + before, False))
-    assert look(found, 0) is None
-    assert look(found, IDLE + TELL_EVERY_MS - 1) is None
-    assert look(found, IDLE + TELL_EVERY_MS) == State(T0 + before + TELL_EVERY_MS, False)
-    assert found.told() == {"s-use-by-u": EmittedWatermark(0, T0 + before + TELL_EVERY_MS, False)}
+    assert due_watermarks(found, 0) is None
+    assert due_watermarks(found, IDLE + MARK_INTERVAL_MS - 1) is None
+    assert due_watermarks(found, IDLE + MARK_INTERVAL_MS) == State(T0 + before + MARK_INTERVAL_MS, False)
+    assert found.emitted() == {"s-use-by-u": EmittedWatermark(0, T0 + before + MARK_INTERVAL_MS, False)}
 
 
 # ---------------------------------------------------------------- events
@@ -117,7 +117,7 @@ def forwarded(forward: Forward, given: RecordBlock, before: int = 0) -> tuple[li
     stream_source = StreamSource([InputSpec(stream="use", topic="t", key="card", slack_ms=SLACK)], ("card", "u"), 0)
     told = {forward.topic: EmittedWatermark(0, None, False)}
     found = RepartitionSink([forward], stream_source, 0, told, lambda *_: before)
-    unkeyed = found.take("use", given, stream_source.feed(given))
+    unkeyed = found.forward("use", given, stream_source.feed(given))
     pairs = [pair for each in found.appends() if each.partition is None for pair in each.records]
     return [(key, int(heads_of(joined([value or b""]))["offset"][0])) for key, value in pairs], unkeyed
 
@@ -141,29 +141,29 @@ def test_what_was_forwarded_before_a_rewind_is_not_forwarded_again(before: int, 
 
 
 def outlet_of(found: RepartitionSink) -> RepartitionOutput:
-    (outlet,) = found.outlets
+    (outlet,) = found.outputs
     return outlet
 
 
 def test_all_is_forwarded_from_where_the_stream_was_when_it_began() -> None:
     found = sink()
     found.source.sources["use"].next = 7
-    assert (outlet_of(found).since, found.told()) == (None, {})
+    assert (outlet_of(found).since, found.emitted()) == (None, {})
     found.begin()
     found.source.sources["use"].next = 9
     found.begin()
     assert outlet_of(found).since == 7
-    assert found.told() == {"s-use-by-u": EmittedWatermark(7, None, False)}
+    assert found.emitted() == {"s-use-by-u": EmittedWatermark(7, None, False)}
 
 
 def test_a_mark_says_how_far_the_source_is() -> None:
     found = sink()
     found.source.sources["use"].next = 7
-    found.look(0)
+    found.due_watermarks(0)
     ((_, value),) = found.appends()[0].records
     values = joined([value or b""])
     (mark,) = marks_of(heads_of(values), values)
-    assert (mark.partition, mark.next, mark.largest, mark.silent, mark.since) == (0, 7, T0, False, 7)
+    assert (mark.partition, mark.next, mark.max_event_time, mark.idle, mark.since) == (0, 7, T0, False, 7)
 
 
 def test_events_take_the_place_of_what_the_clock_would_tell() -> None:
@@ -172,7 +172,7 @@ def test_events_take_the_place_of_what_the_clock_would_tell() -> None:
     found = RepartitionSink([FORWARD], stream_source, 0, {}, lambda *_: 0)
     found.begin()
     given = records((0, "x"), (50, "y"))
-    assert found.take("use", given, stream_source.feed(given)) == 0
+    assert found.forward("use", given, stream_source.feed(given)) == 0
     assert found.bytes == len(given.values.data)
     assert outlet_of(found).spoke
     appends = found.appends()
@@ -181,8 +181,8 @@ def test_events_take_the_place_of_what_the_clock_would_tell() -> None:
     ]  # fmt: skip
     assert (found.bytes, outlet_of(found).pairs, outlet_of(found).told) == (0, [], State(T0 + 50, False))
     assert found.appends() == []
-    assert found.take("other", given, stream_source.feed(records())) == 0
-    assert found.take("use", records(), stream_source.feed(records())) == 0
+    assert found.forward("other", given, stream_source.feed(records())) == 0
+    assert found.forward("use", records(), stream_source.feed(records())) == 0
     assert found.appends() == []
 
 
@@ -190,15 +190,15 @@ def test_of_late_events_nothing_goes_out() -> None:
     stream_source = StreamSource([InputSpec(stream="use", topic="t", key="card", slack_ms=SLACK)], ("card", "u"), 0)
     found = RepartitionSink([FORWARD], stream_source, 0, {}, lambda *_: 0)
     found.begin()
-    stream_source.buffer.largest[0, 0] = T0 + 9_000
+    stream_source.buffer.max_event_time[0, 0] = T0 + 9_000
     given = records((0, "x"), (10, "y"))
     fed = stream_source.feed(given)
-    assert (len(fed.late), found.take("use", given, fed), found.bytes, outlet_of(found).pairs) == (2, 0, 0, [])
+    assert (len(fed.late), found.forward("use", given, fed), found.bytes, outlet_of(found).pairs) == (2, 0, 0, [])
 
 
 def test_a_silent_stream_speaks_again_with_its_next_event() -> None:
     found = sink(told=EmittedWatermark(0, T0, True))
-    assert look(found, IDLE + END) is None
+    assert due_watermarks(found, IDLE + END) is None
     outlet_of(found).spoke, outlet_of(found).news = True, State(T0 + 60, False)
     assert len(found.appends()) == 3
     assert (outlet_of(found).told, outlet_of(found).spoke) == (State(T0 + 60, False), True)
@@ -221,7 +221,7 @@ def test_two_stages_may_be_keyed_by_one_field() -> None:
     found = RepartitionSink([FORWARD, other, by_card], stream_source, 0, told, lambda *_: 0)
     assert stream_source.texts == {"use": (1, 0)}
     given = records((0, "x"), (10, None))
-    assert found.take("use", given, stream_source.feed(given)) == 2
+    assert found.forward("use", given, stream_source.feed(given)) == 2
     keys = [[key for key, _ in each.records] for each in found.appends() if each.partition is None]
     assert keys == [[b"x"], [b"x"], [b"c", b"c"]]
 

@@ -20,7 +20,7 @@ from samovar.changelog.formats.journal import JournalEntry
 from samovar.changelog.formats.record import (
     Position,
     SourcePartitionPosition,
-    Unknown,
+    UnknownSchema,
     pack_position,
     unpack_position,
 )
@@ -48,7 +48,7 @@ def values(random_: random.Random, count: int) -> list[Value]:
     for _ in range(count):
         place = random_.choice(list(now))
         stream, partition = place
-        match random_.choice(("event", "event", "event", "mark", "raise", "silent", "again")):
+        match random_.choice(("event", "event", "event", "mark", "raise", "idle", "again")):
             case "event":
                 now[place] += random_.choice((0, 1, 10, 40))
                 time = now[place] - random_.choice((0, 0, 5, 15, 60))
@@ -62,7 +62,7 @@ def values(random_: random.Random, count: int) -> list[Value]:
             case "raise":
                 now[place] += 30
                 found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], now[place], False, 0))))
-            case "silent":
+            case "idle":
                 told = random_.choice((now[place], NO_TIME))
                 found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], told, True, 0))))
             case "again":
@@ -118,8 +118,8 @@ class Run:
         self.source = RepartitionSource(SPECS, ("u",), 0, MANY_MARKS)
         self.source.resume(position)
         for stream, stored in position.inputs.items():
-            if stored.safe < stored.next:
-                self.source.recover(stream, [self.records(stream, stored.safe)], stored)
+            if stored.replay_from < stored.next:
+                self.source.recover(stream, [self.records(stream, stored.replay_from)], stored)
             else:
                 self.source.sources[stream].next = stored.next
 
@@ -207,8 +207,8 @@ def event(partition: int, offset: int, time: int, body: bytes | None = None) -> 
     return pack_events(partition, _one(offset), _one(time), joined([text]))[0]
 
 
-def mark(partition: int, largest: int = NO_TIME, *, at: int = 0, silent: bool = False, since: int = 0) -> bytes:
-    return pack_mark(WatermarkMarker(partition, at, largest, silent, since))
+def mark(partition: int, max_event_time: int = NO_TIME, *, at: int = 0, idle: bool = False, since: int = 0) -> bytes:
+    return pack_mark(WatermarkMarker(partition, at, max_event_time, idle, since))
 
 
 ALL_AT_100 = [mark(each, 100) for each in range(PARTITIONS)]
@@ -256,55 +256,55 @@ def test_a_letter_names_the_source_of_its_record() -> None:
 def test_event_time_is_the_least_of_all_source_partitions_that_are_not_silent() -> None:
     run = begun()
     run.feed("a", [mark(0, 500), mark(1, 400)])
-    assert (run.source.watermark, run.source.largest("a"), run.source.largest("b")) == (80, 100, 100)
-    run.feed("a", [mark(2, 100, silent=True)])
-    assert (run.source.watermark, run.source.largest("a")) == (100, 400)
+    assert (run.source.watermark, run.source.max_event_time("a"), run.source.max_event_time("b")) == (80, 100, 100)
+    run.feed("a", [mark(2, 100, idle=True)])
+    assert (run.source.watermark, run.source.max_event_time("a")) == (100, 400)
     run.feed("b", [mark(each, 600) for each in range(3)])
     assert run.source.watermark == 380
-    run.feed("a", [mark(0, 500, silent=True), mark(1, 400, silent=True)])
-    assert (run.source.watermark, run.source.largest("a")) == (600, NO_TIME)
+    run.feed("a", [mark(0, 500, idle=True), mark(1, 400, idle=True)])
+    assert (run.source.watermark, run.source.max_event_time("a")) == (600, NO_TIME)
 
 
 def test_where_all_are_silent_event_time_is_the_largest_that_one_of_them_told() -> None:
     run = Run()
-    run.feed("a", [mark(each, NO_TIME, silent=True) for each in range(3)])
-    run.feed("b", [mark(0, 90, silent=True), mark(1, NO_TIME, silent=True)])
+    run.feed("a", [mark(each, NO_TIME, idle=True) for each in range(3)])
+    run.feed("b", [mark(0, 90, idle=True), mark(1, NO_TIME, idle=True)])
     assert run.source.watermark == NO_TIME
-    run.feed("b", [mark(2, NO_TIME, silent=True)])
+    run.feed("b", [mark(2, NO_TIME, idle=True)])
     assert run.source.watermark == 90
-    run.feed("a", [mark(1, 200, silent=True)])
+    run.feed("a", [mark(1, 200, idle=True)])
     assert run.source.watermark == 180
-    run.feed("a", [mark(1, 150, silent=True)])
+    run.feed("a", [mark(1, 150, idle=True)])
     assert run.source.watermark == 180, "it never goes back"
-    assert run.source.received["a"].parts[1].largest == 200
+    assert run.source.received["a"].parts[1].max_event_time == 200
     assert run.source.advance(0).watermark == 180
 
 
 def test_a_silent_partition_that_speaks_joins_where_event_time_is() -> None:
     run = begun()
-    run.feed("a", [mark(0, 100, silent=True)])
+    run.feed("a", [mark(0, 100, idle=True)])
     run.feed("a", [event(0, 4, 79), event(0, 5, 80)])
     assert run.late == [("a", 4)]
     (entry,) = run.entries
-    assert (entry.kind, dict(entry.inputs)) == ("joined", {"a": 4, "b": 3})
-    assert dict(entry.facts) == {"stream": "a", "partition": 0, "largest": 100}
+    assert (entry.kind, dict(entry.inputs)) == ("active", {"a": 4, "b": 3})
+    assert dict(entry.facts) == {"stream": "a", "partition": 0, "max_event_time": 100}
     part = run.source.received["a"].parts[0]
-    assert (part.silent, part.largest, part.next) == (False, None, 6)
+    assert (part.idle, part.max_event_time, part.next) == (False, None, 6)
 
 
 def test_one_that_was_silent_before_any_time_was_known_joins_at_none() -> None:
     run = Run()
-    run.feed("a", [mark(0, NO_TIME, silent=True), event(0, 0, 50)])
-    assert [dict(each.facts)["largest"] for each in run.entries] == [NO_TIME]
-    assert (run.late, run.source.buffer.largest[0, 0]) == ([], 50)
+    run.feed("a", [mark(0, NO_TIME, idle=True), event(0, 0, 50)])
+    assert [dict(each.facts)["max_event_time"] for each in run.entries] == [NO_TIME]
+    assert (run.late, run.source.buffer.max_event_time[0, 0]) == ([], 50)
 
 
 def test_silence_and_its_end_in_one_batch() -> None:
     run = begun()
-    run.feed("a", [event(0, 0, 101), mark(0, 101, silent=True), mark(1, 120), mark(0, 101), event(0, 1, 130)])
+    run.feed("a", [event(0, 0, 101), mark(0, 101, idle=True), mark(1, 120), mark(0, 101), event(0, 1, 130)])
     assert [dict(each.inputs)["a"] for each in run.entries] == [3 + 3]
-    assert run.source.received["a"].parts[0].silent is False
-    assert run.source.buffer.largest[0, 0] == 130
+    assert run.source.received["a"].parts[0].idle is False
+    assert run.source.buffer.max_event_time[0, 0] == 130
 
 
 def test_what_was_forwarded_twice_is_taken_once() -> None:
@@ -337,7 +337,7 @@ def test_a_stage_that_was_away_counts_what_it_missed() -> None:
     assert pieces == [([3], 4, False), ([4, 5, 6], 7, True)]
     assert run.source.missed == 9 - 4
     (entry,) = run.source.entries
-    assert (entry.kind, dict(entry.inputs)["a"]) == ("anew", 4)
+    assert (entry.kind, dict(entry.inputs)["a"]) == ("restart", 4)
     assert dict(entry.facts) == {"stream": "a", "partition": 0, "since": 9}
     assert run.source.received["a"].parts[0].since == 9
 
@@ -359,12 +359,12 @@ def test_checkpoints_are_let_go_of_once_nothing_before_the_next_waits() -> None:
     run.feed("b", [event(0, 2, 301)])  # 6: three after the first
     marks = run.source.received["b"].bookmarks
     assert [each.offset for each in marks] == [3, 6]
-    assert run.source.inputs()["b"].safe == 3
+    assert run.source.inputs()["b"].replay_from == 3
     run.feed("a", [mark(each, 300) for each in range(3)])
     run.feed("b", [mark(each, 202) for each in range(3)])
     stored = run.source.inputs()["b"]
-    assert (stored.safe, stored.next, [each.offset for each in marks]) == (6, 10, [6])
-    assert [(part.partition, part.largest, part.next) for part in stored.parts] == [
+    assert (stored.replay_from, stored.next, [each.offset for each in marks]) == (6, 10, [6])
+    assert [(part.partition, part.max_event_time, part.next) for part in stored.parts] == [
         (0, 201, 2),
         (1, 201, 1),
         (2, 100, 0),
@@ -372,47 +372,47 @@ def test_checkpoints_are_let_go_of_once_nothing_before_the_next_waits() -> None:
     run.feed("b", [mark(each, 302) for each in range(3)])
     run.feed("a", [mark(each, 900) for each in range(3)])
     stored = run.source.inputs()["b"]
-    assert (stored.safe, stored.next, list(marks)) == (13, 13, [])
-    assert [part.largest for part in stored.parts] == [302] * 3
+    assert (stored.replay_from, stored.next, list(marks)) == (13, 13, [])
+    assert [part.max_event_time for part in stored.parts] == [302] * 3
 
 
 def test_a_join_is_kept_for_as_long_as_what_is_before_it_may_be_read_again() -> None:
     run = begun()
-    run.feed("b", [event(1, 0, 150), mark(0, 100, silent=True), event(0, 0, 160)])  # 3, 4, 5
+    run.feed("b", [event(1, 0, 150), mark(0, 100, idle=True), event(0, 0, 160)])  # 3, 4, 5
     assert run.source.inputs()["b"].joins == ((5, 0, 80),)
     run.feed("b", [event(1, 1, 170), event(1, 2, 180)])
     run.feed("a", [mark(each, 185) for each in range(3)])
     run.feed("b", [mark(each, 165) for each in range(3)])
     stored = run.source.inputs()["b"]
-    assert (stored.safe, stored.joins) == (6, ())
+    assert (stored.replay_from, stored.joins) == (6, ())
     assert list(run.source.received["b"].joins) == []
 
 
 def test_no_join_is_kept_where_nothing_waits() -> None:
     run = begun()
-    run.feed("b", [mark(0, 100, silent=True), mark(0, 100)])
+    run.feed("b", [mark(0, 100, idle=True), mark(0, 100)])
     assert (len(run.entries), run.source.inputs()["b"].joins) == (1, ())
 
 
 def test_an_entry_of_the_journal_does_again_what_was_done() -> None:
     run = begun()
-    run.feed("a", [mark(0, 100, silent=True)])
+    run.feed("a", [mark(0, 100, idle=True)])
 
     def apply(kind: str, number: int, **facts: object) -> int:
         entry = JournalEntry(kind=kind, number=number, inputs={}, watermark=None, facts=facts)
         assert run.source.apply(entry).watermark == run.source.watermark
         return run.source.journaled
 
-    assert apply("anew", 3, stream="a", partition=1, since=44) == 3
+    assert apply("restart", 3, stream="a", partition=1, since=44) == 3
     assert run.source.received["a"].parts[1].since == 44
-    assert apply("joined", 4, stream="a", partition=0, largest=90) == 4
-    assert (run.source.buffer.largest[0, 0], run.source.received["a"].parts[0].silent) == (90, False)
-    assert apply("advance", 5, largest=95) == 5
+    assert apply("active", 4, stream="a", partition=0, max_event_time=90) == 4
+    assert (run.source.buffer.max_event_time[0, 0], run.source.received["a"].parts[0].idle) == (90, False)
+    assert apply("advance", 5, max_event_time=95) == 5
     assert run.source.watermark == 95
-    apply("advance", 6, largest=85)
+    apply("advance", 6, max_event_time=85)
     assert run.source.watermark == 95
     assert apply("schema", 7, stream="a", schema=3, known=False) == 7
-    assert run.source.sources["a"].unknown == (Unknown(3, 4, None),)
+    assert run.source.sources["a"].unknown == (UnknownSchema(3, 4, None),)
 
 
 def test_inputs_ahead_and_behind_with_their_source_partitions() -> None:
@@ -427,13 +427,16 @@ def test_inputs_ahead_and_behind_with_their_source_partitions() -> None:
 
 def test_a_position_brings_the_source_partitions_back() -> None:
     run = begun()
-    run.feed("a", [mark(0, 110, silent=True), mark(1, 120, at=4, since=2)])
+    run.feed("a", [mark(0, 110, idle=True), mark(1, 120, at=4, since=2)])
     position = run.position()
     assert position.inputs["a"].parts[0] == SourcePartitionPosition(0, 110, True, 0, 0)
     source = RepartitionSource(SPECS, ("u",), 0, MANY_MARKS)
     source.resume(replace(position, watermark=None, inputs={"a": position.inputs["a"], "gone": position.inputs["b"]}))
     assert (source.watermark, source.journaled) == (NO_TIME, 0)
-    assert {place: time for place, time in source.buffer.largest.items() if place[0] == 0} == {(0, 1): 120, (0, 2): 100}
+    assert {place: time for place, time in source.buffer.max_event_time.items() if place[0] == 0} == {
+        (0, 1): 120,
+        (0, 2): 100,
+    }
     assert source.received["a"].parts == run.source._parts(run.source.sources["a"])
     source.resume(position)
     assert source.watermark == run.source.watermark == 80
@@ -470,7 +473,7 @@ def test_newer_records_are_refused() -> None:
 def test_schemas_that_were_unknown_before_what_is_read_again_are_let_go_of() -> None:
     run = begun()
     source = run.source.sources["a"]
-    source.unknown = tuple([Unknown(7, 1, 3), Unknown(8, 1, 4), Unknown(9, 1, None)])
+    source.unknown = tuple([UnknownSchema(7, 1, 3), UnknownSchema(8, 1, 4), UnknownSchema(9, 1, None)])
     stored = run.source.inputs()["a"].unknown
-    assert stored == (Unknown(8, 1, 4), Unknown(9, 1, None))
+    assert stored == (UnknownSchema(8, 1, 4), UnknownSchema(9, 1, None))
     assert source.unknown == stored

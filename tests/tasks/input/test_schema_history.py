@@ -12,7 +12,7 @@ from samovar.changelog.batches import RecordBlock
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats.forwarded import pack_events
 from samovar.changelog.formats.journal import SCHEMA, JournalEntry
-from samovar.changelog.formats.record import Input, Position, Unknown, pack_position, unpack_position
+from samovar.changelog.formats.record import InputPosition, Position, UnknownSchema, pack_position, unpack_position
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.native.kernel import joined
 from samovar.patterns.engine.avro.codec import Avro, SchemaFiles, framed
@@ -23,7 +23,7 @@ from samovar.tasks.model.plan import InputSpec
 from tests.support.avro_making import encoded
 
 EVENT = {"type": "record", "name": "E", "fields": [{"name": "k", "type": "string"}, {"name": "ts", "type": "long"}]}
-SINCE = Unknown(9, 0, None)
+SINCE = UnknownSchema(9, 0, None)
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def records(tmp_path: Path) -> Records:
     return found
 
 
-def stream_source(*known: int, unknown: tuple[Unknown, ...] = ()) -> StreamSource:
+def stream_source(*known: int, unknown: tuple[UnknownSchema, ...] = ()) -> StreamSource:
     schema = parse_schema(json.dumps(EVENT))
     avro = Avro(schema, SchemaFiles(dict.fromkeys(known, schema)))
     made = StreamSource([InputSpec(stream="s", topic="t", key="k", decoder=avro.decoder)], ["k"], 0)
-    made.resume(Position(None, {"s": Input("t", "id", 0, 0, unknown=unknown)}, ("s",), {}))
+    made.resume(Position(None, {"s": InputPosition("t", "id", 0, 0, unknown=unknown)}, ("s",), {}))
     return made
 
 
@@ -115,7 +115,7 @@ def test_a_later_stage_keeps_what_nobody_knew_out_of_replays_and_of_what_waits()
     assert entry.facts == {"stream": "s", "schema": 9, "known": False}
     position = unpack_position(pack_position(Position(None, live.inputs(), ("s",), {}, live.journaled)))
     assert position.inputs["s"].unknown == (SINCE,)
-    assert (position.inputs["s"].safe, len(live.buffer.pending)) == (0, 1)
+    assert (position.inputs["s"].replay_from, len(live.buffer.pending)) == (0, 1)
 
     later = receiver(1, 9)  # it is known by now, and what waits is read again
     later.resume(position)
@@ -123,7 +123,7 @@ def test_a_later_stage_keeps_what_nobody_knew_out_of_replays_and_of_what_waits()
     assert later.buffer.pending.offset.tolist() == [0]
     assert dead(later, forwarded(9, first=2)) == []
     assert [(each.facts["known"], each.inputs) for each in later.entries] == [(True, {"s": 2})]
-    assert later.inputs()["s"].unknown == (Unknown(9, 0, 2),)
+    assert later.inputs()["s"].unknown == (UnknownSchema(9, 0, 2),)
 
     replay = receiver(1, 9)
     replay.replay()
@@ -136,11 +136,11 @@ def test_a_later_stage_keeps_what_nobody_knew_out_of_replays_and_of_what_waits()
 
 def test_a_position_keeps_what_may_be_read_again() -> None:
     stretches = turned(turned(turned((), 9, 10, known=False), 9, 20, known=True), 4, 15, known=False)
-    assert stretches == (Unknown(9, 10, 20), Unknown(4, 15, None))
+    assert stretches == (UnknownSchema(9, 10, 20), UnknownSchema(4, 15, None))
     assert unknown_yet(stretches) == {4}
     assert [unknown_at(stretches, offset) for offset in (9, 10, 19, 20)] == [set(), {9}, {9, 4}, {4}]
     assert edges_of(stretches) == [10, 20, 15]
     assert needed(stretches, 19) == stretches
-    assert needed(stretches, 20) == (Unknown(4, 15, None),)
-    position = Position(5, {"s": Input("t", "id", 30, 19, unknown=stretches)}, ("s",), {})
+    assert needed(stretches, 20) == (UnknownSchema(4, 15, None),)
+    position = Position(5, {"s": InputPosition("t", "id", 30, 19, unknown=stretches)}, ("s",), {})
     assert unpack_position(pack_position(position)) == position

@@ -13,7 +13,7 @@ import pytest
 from samovar.changelog.batches import RecordBlock
 from samovar.changelog.formats.dead_letters import SourceCoordinates
 from samovar.changelog.formats.journal import JournalEntry
-from samovar.changelog.formats.record import Input, Position, Unknown
+from samovar.changelog.formats.record import InputPosition, Position, UnknownSchema
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.partitioner import partition_of
 from samovar.common.errors import Refused
@@ -96,7 +96,7 @@ def test_events_of_two_streams_come_out_in_order_once_neither_can_bring_an_earli
     assert feed(source, "ta", 900) == [400, 450, 500]
     assert waiting(source) == [(0, 900), (1, 700)], "another of that very time may still come"
     assert source.nexts() == {"a": 3, "b": 2}
-    assert (source.largest("a") - T0, source.largest("b") - T0) == (900, 700)
+    assert (source.max_event_time("a") - T0, source.max_event_time("b") - T0) == (900, 700)
     assert source.sources["a"].taken_ms == T0
 
 
@@ -176,20 +176,25 @@ def test_texts_that_are_wanted_come_with_every_event() -> None:
 def test_a_restart_reads_again_from_the_last_mark_before_what_waits() -> None:
     source = source_of(A)
     feed(source, "ta", 0)
-    assert source.inputs()["a"].safe == 0, "the event waits for the slack"
+    assert source.inputs()["a"].replay_from == 0, "the event waits for the slack"
     feed(source, "ta", 10)  # offset 1: no mark yet
     feed(source, "ta", 20)  # offset 2
     assert [mark.offset for mark in source.sources["a"].marks] == [0, 2]
-    assert [mark.largest for mark in source.sources["a"].marks] == [NO_TIME, T0 + 10]
+    assert [mark.max_event_time for mark in source.sources["a"].marks] == [NO_TIME, T0 + 10]
     feed(source, "ta", 111)  # releases 0 and 10: what waits is from offset 2 on
     stored = source.inputs()["a"]
-    assert (stored.next, stored.safe, stored.largest) == (4, 2, T0 + 10)
+    assert (stored.next, stored.replay_from, stored.max_event_time) == (4, 2, T0 + 10)
     feed(source, "ta", 1_000)
-    assert (source.inputs()["a"].safe, waiting(source)) == (4, [(0, 1_000)])
-    source.buffer.largest[0, 3] = T0 + 9_000
+    assert (source.inputs()["a"].replay_from, waiting(source)) == (4, [(0, 1_000)])
+    source.buffer.max_event_time[0, 3] = T0 + 9_000
     source.advance(0)
     stored = source.inputs()["a"]
-    assert (stored.next, stored.safe, stored.largest, list(source.sources["a"].marks)) == (5, 5, T0 + 9_000, [])
+    assert (stored.next, stored.replay_from, stored.max_event_time, list(source.sources["a"].marks)) == (
+        5,
+        5,
+        T0 + 9_000,
+        [],
+    )
 
 
 def test_marks_are_so_many_records_apart() -> None:
@@ -203,13 +208,19 @@ def test_before_any_event_a_restart_reads_from_where_it_stands() -> None:
     source = source_of()
     source.sources["a"].next, source.sources["a"].topic_id = 9, "id"
     stored = source.inputs()["a"]
-    assert (stored.topic, stored.topic_id, stored.next, stored.safe, stored.largest) == ("ta", "id", 9, 9, None)
-    assert (stored.raises, stored.silent) == ((), False)
+    assert (stored.topic, stored.topic_id, stored.next, stored.replay_from, stored.max_event_time) == (
+        "ta",
+        "id",
+        9,
+        9,
+        None,
+    )
+    assert (stored.raises, stored.idle) == ((), False)
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
 def test_however_it_is_stored_and_loaded_it_goes_on_the_same(cut: int) -> None:
-    """Also where event time was raised without an event, in between what waits."""
+    """Also where event time was advanced without an event, in between what waits."""
     ms = [500, 450, 620, 390, 700, 640, 900, 880]
     whole, first = source_of(), source_of()
     values = [value(each) for each in ms]
@@ -221,16 +232,20 @@ def test_however_it_is_stored_and_loaded_it_goes_on_the_same(cut: int) -> None:
     again.resume(position)
     assert (again.watermark, again.journaled) == (first.watermark, first.journaled)
     for stream, stored in position.inputs.items():
-        records = [block("t" + stream, stored.safe, values[stored.safe : 8] if stream == "a" else [])]
+        records = [block("t" + stream, stored.replay_from, values[stored.replay_from : 8] if stream == "a" else [])]
         again.recover(stream, records, stored)
-    assert (waiting(again), again.nexts(), again.largest("a")) == (waiting(first), first.nexts(), first.largest("a"))
-    assert again.buffer.largest == first.buffer.largest
+    assert (waiting(again), again.nexts(), again.max_event_time("a")) == (
+        waiting(first),
+        first.nexts(),
+        first.max_event_time("a"),
+    )
+    assert again.buffer.max_event_time == first.buffer.max_event_time
     for at in range(cut, len(ms)):
         step(again, at, values)
-    assert (waiting(again), again.watermark, again.largest("a")) == (
+    assert (waiting(again), again.watermark, again.max_event_time("a")) == (
         waiting(whole),
         whole.watermark,
-        whole.largest("a"),
+        whole.max_event_time("a"),
     )
     assert again.inputs() == whole.inputs()
 
@@ -240,42 +255,42 @@ def step(source: StreamSource, at: int, values: Sequence[bytes]) -> None:
     source.feed(block("ta", at, [values[at]]))
     if at in (2, 4):
         source.apply(JournalEntry(kind="advance", number=at, inputs={}, watermark=None,
-                                  facts={"stream": "a", "largest": T0 + 650 + at * 20}))  # fmt: skip
+                                  facts={"stream": "a", "max_event_time": T0 + 650 + at * 20}))  # fmt: skip
 
 
 def test_a_raise_after_all_that_is_read_again_counts_too() -> None:
     source = source_of(A)
     feed(source, "ta", 0, 1)
-    source.buffer.floor = NO_TIME
-    source._raise(source.sources["a"], T0 + 60)
+    source.buffer.low_watermark = NO_TIME
+    source._advance_to(source.sources["a"], T0 + 60)
     stored = source.inputs()["a"]
-    assert (stored.next, stored.safe, stored.raises) == (2, 0, ((2, T0 + 60),))
+    assert (stored.next, stored.replay_from, stored.raises) == (2, 0, ((2, T0 + 60),))
     again = source_of(A)
     again.resume(Position(None, {"a": stored}, ("a",), {}, 0))
     assert again.sources["a"].next == 0
     again.recover("a", [block("ta", 0, [value(0), value(1), value(50)])], stored)
-    assert (again.largest("a") - T0, waiting(again), again.nexts()) == (60, [(0, 0), (0, 1)], {"a": 2})
+    assert (again.max_event_time("a") - T0, waiting(again), again.nexts()) == (60, [(0, 0), (0, 1)], {"a": 2})
     assert again.inputs()["a"] == stored
 
 
 def test_a_position_brings_back_silence_schemas_and_ids() -> None:
     source = source_of()
-    unknown = (Unknown(7, 2, None),)
-    stored = Input("ta", "id", 5, 4, None, (), True, unknown=unknown)
+    unknown = (UnknownSchema(7, 2, None),)
+    stored = InputPosition("ta", "id", 5, 4, None, (), True, unknown=unknown)
     source.sources["a"].marks.append(ReplayCheckpoint(0, 0, False))
-    source.resume(Position(T0, {"a": stored, "b": Input("tb", "id2", 6, 6, T0 + 3)}, ("a", "b"), {}, 12))
+    source.resume(Position(T0, {"a": stored, "b": InputPosition("tb", "id2", 6, 6, T0 + 3)}, ("a", "b"), {}, 12))
     a, b = source.sources["a"], source.sources["b"]
-    assert (a.topic_id, a.next, a.silent, a.unknown, list(a.marks)) == ("id", 4, True, unknown, [])
-    assert (b.topic_id, b.next, b.silent) == ("id2", 6, False)
-    assert source.buffer.largest == {(1, 3): T0 + 3}
+    assert (a.topic_id, a.next, a.idle, a.unknown, list(a.marks)) == ("id", 4, True, unknown, [])
+    assert (b.topic_id, b.next, b.idle) == ("id2", 6, False)
+    assert source.buffer.max_event_time == {(1, 3): T0 + 3}
     assert (source.watermark, source.journaled) == (T0, 12)
 
 
 def test_a_position_of_before_any_event_has_no_time() -> None:
     source = source_of(A)
-    source.buffer.floor = T0
-    source.resume(Position(None, {"a": Input("ta", "id", 5, 5)}, ("a",), {}, 0))
-    assert (source.watermark, source.buffer.largest) == (NO_TIME, {(0, 3): NO_TIME})
+    source.buffer.low_watermark = T0
+    source.resume(Position(None, {"a": InputPosition("ta", "id", 5, 5)}, ("a",), {}, 0))
+    assert (source.watermark, source.buffer.max_event_time) == (NO_TIME, {(0, 3): NO_TIME})
 
 
 # ---------------------------------------------------------------- event time with no event
@@ -284,47 +299,47 @@ def test_a_position_of_before_any_event_has_no_time() -> None:
 def test_a_stream_that_never_had_an_event_falls_silent_and_joins_where_event_time_is() -> None:
     source = source_of()
     feed(source, "ta", 1_000)
-    source.stand("b", True, 0)
-    source.stand("b", True, 1_999)
+    source.observe_end("b", True, 0)
+    source.observe_end("b", True, 1_999)
     assert (source.idle_watermark(1_999), source.advance(1_999).watermark) == (NO_TIME, NO_TIME)
-    source.stand("b", True, 2_000)
+    source.observe_end("b", True, 2_000)
     assert source.idle_watermark(2_000) == T0 + 900
     assert source.advance(2_000).watermark == T0 + 900
     assert [(each.kind, dict(each.facts)) for each in source.entries] == [("silent", {"stream": "b"})]
-    assert (source.sources["b"].silent, source.buffer.largest) == (True, {(0, 3): T0 + 1_000})
+    assert (source.sources["b"].idle, source.buffer.max_event_time) == (True, {(0, 3): T0 + 1_000})
     source.advance(9_000)
     assert len(source.entries) == 1, "it is told once"
     assert source.idle_watermark(9_000) == T0 + 900
     fed = source.feed(block("tb", 0, [value(899), value(900)]))
     assert [(each.row, each.late_ms) for each in fed.late] == [(0, 1)]
-    assert dict(source.entries[-1].facts) == {"stream": "b", "largest": T0 + 900}
-    assert (source.entries[-1].kind, source.entries[-1].number, source.sources["b"].silent) == ("joined", 2, False)
-    assert source.inputs()["b"].silent is False
+    assert dict(source.entries[-1].facts) == {"stream": "b", "max_event_time": T0 + 900}
+    assert (source.entries[-1].kind, source.entries[-1].number, source.sources["b"].idle) == ("active", 2, False)
+    assert source.inputs()["b"].idle is False
 
 
 def test_of_a_silent_stream_nothing_joins_while_what_comes_is_no_event() -> None:
     source = source_of()
     feed(source, "ta", 1_000)
-    source.sources["b"].silent = True
-    source.buffer.largest.pop((1, 3))
+    source.sources["b"].idle = True
+    source.buffer.max_event_time.pop((1, 3))
     source.feed(block("tb", 0, [b"{"]))
-    assert (source.sources["b"].silent, source.entries) == (True, [])
+    assert (source.sources["b"].idle, source.entries) == (True, [])
 
 
 def test_an_idle_stream_goes_on_as_the_clock_does() -> None:
     source = source_of(A)
     feed(source, "ta", 0)
-    source.stand("a", True, 10_000)
+    source.observe_end("a", True, 10_000)
     for now, wanted in ((14_999, None), (15_000, T0), (15_001, T0 + 1), (16_000, T0 + 1_000)):
-        source.stand("a", True, now)
-        assert source.idle_largest(source.sources["a"], now) == wanted, now
+        source.observe_end("a", True, now)
+        assert source.idle_max_event_time(source.sources["a"], now) == wanted, now
         assert source.idle_watermark(now) == max(source.watermark, (wanted or T0) - 100)
-    assert source.idle_largest(source.sources["a"], 99_000) == T0 + 1_000, "only for as long as the log said so"
+    assert source.idle_max_event_time(source.sources["a"], 99_000) == T0 + 1_000, "only for as long as the log said so"
     source.advance(15_000)
     assert source.entries == [], "it is where it was"
     assert shown(source.advance(16_000)) == [0]
     assert [(each.kind, dict(each.facts)) for each in source.entries] == [
-        ("advance", {"stream": "a", "largest": T0 + 1_000})
+        ("advance", {"stream": "a", "max_event_time": T0 + 1_000})
     ]
     source.feed(block("ta", 1, []))
     assert source.sources["a"].idle_since_ms is None
@@ -333,17 +348,17 @@ def test_an_idle_stream_goes_on_as_the_clock_does() -> None:
 def test_a_stand_that_is_broken_begins_again() -> None:
     source = source_of(A)
     feed(source, "ta", 0)
-    source.stand("a", True, 0, 1)
-    source.stand("a", True, 4_000, 1)
-    assert (source.sources["a"].idle_since_ms, source.sources["a"].stood_until_ms) == (0, 4_000)
-    source.stand("a", True, 5_000, 2)
+    source.observe_end("a", True, 0, 1)
+    source.observe_end("a", True, 4_000, 1)
+    assert (source.sources["a"].idle_since_ms, source.sources["a"].idle_until_ms) == (0, 4_000)
+    source.observe_end("a", True, 5_000, 2)
     assert (source.sources["a"].idle_since_ms, source.sources["a"].stretch) == (5_000, 2)
-    source.stand("a", True, 6_000, None)
-    assert (source.sources["a"].idle_since_ms, source.sources["a"].stood_until_ms) == (5_000, 5_000)
-    source.stand("a", False, 7_000, 2)
+    source.observe_end("a", True, 6_000, None)
+    assert (source.sources["a"].idle_since_ms, source.sources["a"].idle_until_ms) == (5_000, 5_000)
+    source.observe_end("a", False, 7_000, 2)
     assert source.sources["a"].idle_since_ms is None
-    source.stand("a", True, 8_000, 2)
-    assert source.sources["a"].idle_max_time == T0
+    source.observe_end("a", True, 8_000, 2)
+    assert source.sources["a"].idle_base_time == T0
 
 
 def test_event_time_is_the_least_of_all_streams() -> None:
@@ -351,10 +366,10 @@ def test_event_time_is_the_least_of_all_streams() -> None:
     feed(source, "ta", 1_000)
     feed(source, "tb", 300)
     assert source.idle_watermark(0) == T0 + 300
-    source.stand("b", True, 0)
-    source.stand("b", True, 2_600)
+    source.observe_end("b", True, 0)
+    source.observe_end("b", True, 2_600)
     assert source.idle_watermark(2_600) == T0 + 900
-    source.stand("b", True, 2_500)
+    source.observe_end("b", True, 2_500)
     assert source.idle_watermark(2_500) == T0 + 800
 
 
@@ -366,17 +381,17 @@ def test_a_journal_entry_does_again_what_was_done() -> None:
         return shown(source.apply(JournalEntry(kind=kind, number=number, inputs={}, watermark=None, facts=facts)))
 
     assert apply("silent", 4, stream="b") == []
-    assert (source.journaled, source.sources["b"].silent, source.watermark) == (4, True, T0 + 900)
-    assert apply("advance", 5, stream="a", largest=T0 + 1_200) == [1_000]
-    assert (source.journaled, source.largest("a")) == (5, T0 + 1_200)
-    assert apply("advance", 6, stream="a", largest=T0 + 1_100) == []
-    assert source.largest("a") == T0 + 1_200, "it never goes back"
-    assert apply("joined", 7, stream="b", largest=T0 + 1_100) == []
-    assert (source.sources["b"].silent, source.largest("b")) == (False, T0 + 1_100)
+    assert (source.journaled, source.sources["b"].idle, source.watermark) == (4, True, T0 + 900)
+    assert apply("advance", 5, stream="a", max_event_time=T0 + 1_200) == [1_000]
+    assert (source.journaled, source.max_event_time("a")) == (5, T0 + 1_200)
+    assert apply("advance", 6, stream="a", max_event_time=T0 + 1_100) == []
+    assert source.max_event_time("a") == T0 + 1_200, "it never goes back"
+    assert apply("active", 7, stream="b", max_event_time=T0 + 1_100) == []
+    assert (source.sources["b"].idle, source.max_event_time("b")) == (False, T0 + 1_100)
     apply("schema", 8, stream="a", schema=3, known=False)
-    assert source.sources["a"].unknown == (Unknown(3, 1, None),)
+    assert source.sources["a"].unknown == (UnknownSchema(3, 1, None),)
     apply("schema", 9, stream="a", schema=3, known=True)
-    assert source.sources["a"].unknown == (Unknown(3, 1, 1),)
+    assert source.sources["a"].unknown == (UnknownSchema(3, 1, 1),)
 
 
 def test_a_change_of_rules_is_an_entry_with_where_those_after_it_read_on() -> None:
@@ -404,8 +419,8 @@ def test_inputs_ahead_of_event_time_and_those_that_it_waits_for() -> None:
     assert (source.ahead(0), source.behind(0), source.blocked_by()) == ({b}, {a}, ("a", 3))
     feed(source, "ta", 1_002)
     assert (source.ahead(0), source.behind(0), source.blocked_by()) == ({a}, {b}, ("b", 3))
-    source.stand("b", True, 0)
-    source.stand("b", True, 2_001)
+    source.observe_end("b", True, 0)
+    source.observe_end("b", True, 2_001)
     assert source.ahead(2_001) == set(), "measured by where idle inputs would let event time be"
 
 
@@ -438,7 +453,7 @@ def test_the_check_of_places_is_turned_on_and_off_at_the_position() -> None:
     source.check_places({"a"}, None)
     a, b = source.sources["a"], source.sources["b"]
     assert (a.is_checked, a.placing, b.is_checked, b.placing) == (True, (0,), False, ())
-    stored = {"a": Input("ta", "", 9, 5, placing=(0,)), "b": Input("tb", "", 8, 5, placing=(2, 4))}
+    stored = {"a": InputPosition("ta", "", 9, 5, placing=(0,)), "b": InputPosition("tb", "", 8, 5, placing=(2, 4))}
     position = Position(None, stored, ("a", "b"), {})
     source.check_places({"a", "b"}, position)
     assert (a.placing, b.placing, a.is_checked, b.is_checked) == ((0,), (2, 4, 8), True, True)
@@ -500,7 +515,7 @@ def test_a_check_holds_from_one_turn_to_the_next() -> None:
     assert [is_on_at((2, 5, 7), offset) for offset in (1, 2, 4, 5, 6, 7, 99)] == [
         False, True, True, False, False, True, True,
     ]  # fmt: skip
-    assert [needed_turns((2, 5, 7), safe) for safe in (1, 2, 4, 5, 6, 7)] == [
+    assert [needed_turns((2, 5, 7), replay_from) for replay_from in (1, 2, 4, 5, 6, 7)] == [
         (2, 5, 7), (0, 5, 7), (0, 5, 7), (7,), (7,), (0,),
     ]  # fmt: skip
 
@@ -509,21 +524,21 @@ def test_a_schema_is_unknown_from_one_offset_to_another() -> None:
     one = turned((), 7, 3, known=False)
     two = turned(one, 8, 4, known=False)
     three = turned(two, 7, 6, known=True)
-    assert three == (Unknown(7, 3, 6), Unknown(8, 4, None))
+    assert three == (UnknownSchema(7, 3, 6), UnknownSchema(8, 4, None))
     assert turned(three, 7, 9, known=True) == three, "it was known already"
-    assert turned(three, 7, 9, known=False)[-1] == Unknown(7, 9, None)
+    assert turned(three, 7, 9, known=False)[-1] == UnknownSchema(7, 9, None)
     assert [unknown_yet(each) for each in (one, two, three)] == [{7}, {7, 8}, {8}]
     assert [unknown_at(three, offset) for offset in (2, 3, 4, 5, 6)] == [set(), {7}, {7, 8}, {7, 8}, {8}]
     assert edges_of(three) == [3, 6, 4]
-    assert [needed(three, safe) for safe in (5, 6)] == [three, three[1:]]
+    assert [needed(three, replay_from) for replay_from in (5, 6)] == [three, three[1:]]
 
 
 def test_stretches_before_what_is_read_again_are_let_go_of() -> None:
     source = source_of(A)
     a = source.sources["a"]
-    a.next, a.unknown, a.placing = 6, (Unknown(7, 3, 6), Unknown(8, 4, None)), (2, 5)
+    a.next, a.unknown, a.placing = 6, (UnknownSchema(7, 3, 6), UnknownSchema(8, 4, None)), (2, 5)
     stored = source.inputs()["a"]
-    assert (stored.unknown, stored.placing) == ((Unknown(8, 4, None),), ())
+    assert (stored.unknown, stored.placing) == ((UnknownSchema(8, 4, None),), ())
     assert (a.unknown, a.placing) == (stored.unknown, stored.placing)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.record import Input, Position, store_prefix
+from samovar.changelog.formats.record import InputPosition, Position, store_prefix
 from samovar.changelog.log import Append, Bounds, Delivery, Records, Topic, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from samovar.service.offline.trial import plan_of_rules
@@ -38,7 +38,9 @@ match: |
 """
 AT = TopicPartition("t", 0)
 SPEC = InputSpec(stream="use", topic="t", key="card")
-POSITION = Position(None, {"use": Input("t", "id", 10, 5)}, ("use",), {}, journal=2, changelog="c1", journal_id="j1")
+POSITION = Position(
+    None, {"use": InputPosition("t", "id", 10, 5)}, ("use",), {}, journal=2, changelog="c1", journal_id="j1"
+)
 
 
 def refused_as(code: str | None) -> Any:
@@ -147,20 +149,20 @@ class Recovering(StreamSource):
         super().__init__(*given)
         self.came: dict[str, list[int]] = {}
 
-    def recover(self, stream: str, records: Sequence[Records], stored: Input) -> None:
+    def recover(self, stream: str, records: Sequence[Records], stored: InputPosition) -> None:
         offsets = [offset for each in records for offset in each.offsets.tolist()]
         self.came[stream] = [offset for offset in offsets if offset < stored.next]
         super().recover(stream, records, stored)
 
 
 @pytest.mark.parametrize(("safe", "came"), [(1, [1, 2]), (3, None)])
-def test_what_waited_is_read_again_and_the_rest_only_stands(safe: int, came: list[int] | None) -> None:
+def test_what_waited_is_read_again_and_the_rest_only_stands(replay_from: int, came: list[int] | None) -> None:
     log = MemoryLog(Broker(SetClock()))
     log.create([TopicSpec("t", 1)])
     values = [b'{"card": "c", "ts": %d}' % number for number in range(4)]
     log.append([Append(topic="t", records=[(b"c", value) for value in values], partition=0)])
     source = Recovering([SPEC], ("card",), 0)
-    inputs = {"gone": Input("t", "id", 3, 1), "use": Input("t", "id", 3, safe)}
+    inputs = {"gone": InputPosition("t", "id", 3, 1), "use": InputPosition("t", "id", 3, replay_from)}
     recover_waiting(log, source, Position(None, inputs, ("use", "gone"), {}), 0)
     assert source.sources["use"].next == 3
     assert source.came == ({} if came is None else {"use": came})

@@ -42,7 +42,7 @@ def test_after_a_crash_only_what_still_waits_is_kept_again() -> None:
     again.resume(position)
     for stream, topic, all_ in (("a", "ta", values), ("b", "tb", [value(300, "w"), value(310, "w")])):
         stored = position.inputs[stream]
-        again.recover(stream, [block(topic, stored.safe, all_[stored.safe :])], stored)
+        again.recover(stream, [block(topic, stored.replay_from, all_[stored.replay_from :])], stored)
     assert again.kept == source.kept
     assert (again._kept_bytes, again.waiting_bytes()) == (source._kept_bytes, source.waiting_bytes())
     assert sorted(again.kept) == [(0, 3, 1), (0, 3, 2), (1, 3, 1)]

@@ -12,7 +12,7 @@ from samovar.changelog.log import Append
 from samovar.changelog.partitioner import partition_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.point_in_time import rebuild_at
-from samovar.tasks.replay.rebuild import Rebuilt, Until
+from samovar.tasks.replay.rebuild import RebuildResult, ReplayEnd
 from tests.simulation.scenario import START_MS, Publish, Settle
 from tests.simulation.test_found import LEFT_AND_RIGHT, SINGLE, record, scenario
 from tests.simulation.world import World
@@ -20,11 +20,11 @@ from tests.simulation.world import World
 OTHER = SINGLE.replace("maxspan=5s", "maxspan=6s")
 
 
-def state_at(world: World, moment_ms: int) -> Rebuilt:
+def state_at(world: World, moment_ms: int) -> RebuildResult:
     """Of the only partition, from all that was processed."""
     plan = world.plans()[0]
     ends = {spec.stream: world.broker.topic(spec.topic).logs[0].end for spec in plan.inputs}
-    return rebuild_at(world.client, plan, 0, MemoryStore(), Until(ends), START_MS + moment_ms, lambda _: None)
+    return rebuild_at(world.client, plan, 0, MemoryStore(), ReplayEnd(ends), START_MS + moment_ms, lambda _: None)
 
 
 def test_rules_that_came_after_the_moment_are_not_at_work(tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_a_stream_that_was_silent_then_holds_no_moment_back(tmp_path: Path) -> N
         world.clock.pass_ms(1_000)
         world.take(Settle())
     kinds = [entry.kind for entry in world.observed().journals["", 0]]
-    assert "silent" in kinds
+    assert "idle" in kinds
     rebuilt = state_at(world, 10_000)
-    assert rebuilt.position.inputs["right"].silent
+    assert rebuilt.position.inputs["right"].idle
     assert rebuilt.position.inputs["left"].next == 1
 
 
@@ -68,10 +68,10 @@ BY_V = SINGLE.replace("by u", "by v").replace("single", "by-v")
 TIMES = {"left": (0, 1_500, 1_000, 7_000, 9_000, 8_000), "right": (500, 2_000, 7_000, 9_000, 9_000, 12_000)}
 
 
-def alerts_at(world: World, stage: int, partition: int, moment_ms: int, **ends: int) -> tuple[int, Rebuilt]:
+def alerts_at(world: World, stage: int, partition: int, moment_ms: int, **ends: int) -> tuple[int, RebuildResult]:
     plan = world.plans()[stage]
     logs = {spec.stream: world.broker.topic(spec.topic).logs[partition] for spec in plan.inputs}
-    until = Until({stream: log.end for stream, log in logs.items()} | ends)
+    until = ReplayEnd({stream: log.end for stream, log in logs.items()} | ends)
     found = rebuild_at(world.client, plan, partition, MemoryStore(), until, START_MS + moment_ms)
     return found.alerts, found
 
@@ -141,8 +141,8 @@ def test_a_stage_that_was_once_set_back_to_a_later_moment(tmp_path: Path, moment
     world.take(record("left", "c", 0, partition=partition_of(b"u0", 2), v="v0"))
     world.take(Settle())
     plan = world.plans()[1]
-    facts = {"largest": START_MS + 5_000}
+    facts = {"max_event_time": START_MS + 5_000}
     entry = JournalEntry(kind="advance", number=2, inputs={"left": 0}, watermark=None, facts=facts)
     world.client.append([Append(topic=plan.topics.journal, records=[(b"0", pack_entry(entry))], partition=0)])
-    found = rebuild_at(world.client, plan, 0, MemoryStore(), Until({"left": 0}), START_MS + moment)
+    found = rebuild_at(world.client, plan, 0, MemoryStore(), ReplayEnd({"left": 0}), START_MS + moment)
     assert (found.position.journal, found.position.watermark) == (journal, START_MS + moment + 1)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from samovar.changelog.formats.journal import JournalEntry, pack_entry
-from samovar.changelog.formats.record import FOLLOWING, POSITION, Position, unpack_position
+from samovar.changelog.formats.record import CHECKPOINT, POSITION, Position, unpack_position
 from samovar.changelog.log import Append, Pair, TopicPartition
 from samovar.common.errors import Refused
 from samovar.state.memory import MemoryStore
 from samovar.tasks.model.plan import MAIN
 from samovar.tasks.replay.point_in_time import rebuild_at
-from samovar.tasks.replay.rebuild import Rebuilt, SourceReplay, Until, entries_of, journal_of, rebuild
+from samovar.tasks.replay.rebuild import RebuildResult, ReplayEnd, SourceReplay, entries_of, journal_of, rebuild
 from tests.simulation.memory_log import MemoryLog
 from tests.simulation.scenario import START_MS, Publish, Settle
 from tests.simulation.test_found import LEFT_AND_RIGHT, SINGLE, VISIT, record, scenario
@@ -77,7 +77,9 @@ class Recorded:
         assert data is not None
         return unpack_position(data)
 
-    def rebuilt(self, until: Until, store: MemoryStore | None = None, **more: Any) -> tuple[Rebuilt, MemoryStore]:
+    def rebuilt(
+        self, until: ReplayEnd, store: MemoryStore | None = None, **more: Any
+    ) -> tuple[RebuildResult, MemoryStore]:
         store = store or MemoryStore()
         return rebuild(client(self.world), self.plan, 0, store, until, **more), store
 
@@ -87,8 +89,8 @@ def same(one: Position, other: Position) -> None:
     assert (one.watermark, one.streams, dict(one.rules), one.journal) == (
         other.watermark, other.streams, dict(other.rules), other.journal,
     )  # fmt: skip
-    assert {name: (each.next, each.topic_id, each.silent) for name, each in one.inputs.items()} == {
-        name: (each.next, each.topic_id, each.silent) for name, each in other.inputs.items()
+    assert {name: (each.next, each.topic_id, each.idle) for name, each in one.inputs.items()} == {
+        name: (each.next, each.topic_id, each.idle) for name, each in other.inputs.items()
     }
     assert (one.changelog, one.journal_id) == (other.changelog, other.journal_id)
 
@@ -101,7 +103,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 @pytest.mark.parametrize("count", range(len(EVENTS) + 1))
 def test_what_is_folded_is_what_the_live_task_had(live: Recorded, count: int) -> None:
     wanted = live.positions[count]
-    found, store = live.rebuilt(Until({"left": count}, wanted.journal))
+    found, store = live.rebuilt(ReplayEnd({"left": count}, wanted.journal))
     same(found.position, wanted)
     assert (rows_of(store), found.events, found.plan.versions) == (live.rows[count], count, live.plan.versions)
     assert unpack_position(store.get(POSITION) or b"") == found.position
@@ -111,21 +113,21 @@ def test_what_is_folded_is_what_the_live_task_had(live: Recorded, count: int) ->
 def test_a_fold_may_begin_from_a_state_that_is_there(live: Recorded, start: int) -> None:
     store = MemoryStore()
     store.write(live.rows[start].items())
-    found, _ = live.rebuilt(Until({"left": len(EVENTS)}), store, start=live.positions[start])
+    found, _ = live.rebuilt(ReplayEnd({"left": len(EVENTS)}), store, start=live.positions[start])
     same(found.position, live.positions[-1])
     assert (rows_of(store), found.events) == (live.rows[-1], len(EVENTS) - start)
 
 
 def test_all_alerts_are_given_out_and_counted(live: Recorded) -> None:
     given: list[Pair] = []
-    found, _ = live.rebuilt(Until({"left": len(EVENTS)}), on_alerts=given.extend)
+    found, _ = live.rebuilt(ReplayEnd({"left": len(EVENTS)}), on_alerts=given.extend)
     assert found.alerts == len(given) == len(live.world.broker.committed_records("sim-alerts")) > 1
     assert [value for _, value in given] == [each.value for each in live.world.broker.committed_records("sim-alerts")]
 
 
 def test_without_a_number_all_entries_count_whose_offsets_are_reached(live: Recorded) -> None:
     for count in (3, 5):
-        found, _ = live.rebuilt(Until({"left": count}))
+        found, _ = live.rebuilt(ReplayEnd({"left": count}))
         assert found.position.journal == max(
             entry.number for entry in entries_of(live.world.client, JOURNAL) if entry.inputs["left"] <= count
         )
@@ -143,7 +145,7 @@ def test_how_often_it_writes_makes_no_difference(live: Recorded, monkeypatch: py
 
     monkeypatch.setattr(SourceReplay, "_commit", noting)
     seen: list[int] = []
-    live.rebuilt(Until({"left": len(EVENTS)}), on_progress=seen.append)
+    live.rebuilt(ReplayEnd({"left": len(EVENTS)}), on_progress=seen.append)
     assert (commits[:-1], sum(commits)) == ([2] * (len(commits) - 1), len(EVENTS))
     assert (seen, seen[-1]) == (sorted(seen), len(EVENTS))
 
@@ -157,7 +159,7 @@ def test_each_input_is_opened_once(live: Recorded, monkeypatch: pytest.MonkeyPat
         return cursor(self, stream, start)
 
     monkeypatch.setattr(SourceReplay, "_cursor", noting)
-    live.rebuilt(Until({"left": len(EVENTS)}))
+    live.rebuilt(ReplayEnd({"left": len(EVENTS)}))
     assert opened == ["left"]
 
 
@@ -168,17 +170,17 @@ def test_offsets_that_the_input_does_not_reach_are_refused(
     live: Recorded, until: Mapping[str, int], code: str | None
 ) -> None:
     if code is None:
-        live.rebuilt(Until(until))
+        live.rebuilt(ReplayEnd(until))
         return
     with pytest.raises(Refused) as refused:
-        live.rebuilt(Until(until))
+        live.rebuilt(ReplayEnd(until))
     assert refused.value.code == code
 
 
 def test_an_empty_journal_is_refused(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     with pytest.raises(Refused) as refused:
-        rebuild(world.client, world.plans()[0], 0, MemoryStore(), Until({}))
+        rebuild(world.client, world.plans()[0], 0, MemoryStore(), ReplayEnd({}))
     assert refused.value.code == "journal-empty"
 
 
@@ -192,7 +194,7 @@ def test_a_journal_must_begin_with_the_rules(tmp_path: Path, first: int, code: s
     world = world_of(tmp_path)
     world.client.append([Append(topic="sim-journal", records=[entry(first), (b"0", None)], partition=0)])
     with pytest.raises(Refused) as refused:
-        rebuild(world.client, world.plans()[0], 0, MemoryStore(), Until({}))
+        rebuild(world.client, world.plans()[0], 0, MemoryStore(), ReplayEnd({}))
     assert refused.value.code == code
     assert [each.number for each in entries_of(world.client, JOURNAL)] == [first]
 
@@ -208,16 +210,16 @@ def test_an_input_that_no_longer_holds_what_is_needed_is_refused(
     more: dict[str, Any] = {}
     if start is not None:
         stored = live.positions[start]
-        assert stored.inputs["left"].safe <= start
-        inputs = {"left": replace(stored.inputs["left"], safe=start)}
+        assert stored.inputs["left"].replay_from <= start
+        inputs = {"left": replace(stored.inputs["left"], replay_from=start)}
         store.write(live.rows[start].items())
         more["start"] = replace(stored, inputs=inputs)
     live.world.broker.topic("left").logs[0].begin = begin
     if is_there:
-        live.rebuilt(Until({"left": len(EVENTS)}), store, **more)
+        live.rebuilt(ReplayEnd({"left": len(EVENTS)}), store, **more)
         return
     with pytest.raises(Refused) as refused:
-        live.rebuilt(Until({"left": len(EVENTS)}), store, **more)
+        live.rebuilt(ReplayEnd({"left": len(EVENTS)}), store, **more)
     assert refused.value.code == "input-expired"
 
 
@@ -233,14 +235,14 @@ def test_rules_change_where_the_journal_says(tmp_path: Path) -> None:
     assert container is not None
     task, store = container.tasks[MAIN, 0], MemoryStore()
     stored = unpack_position(task.store.get(POSITION) or b"")
-    found = rebuild(world.client, task.plan, 0, store, Until({"left": 3}, stored.journal))
+    found = rebuild(world.client, task.plan, 0, store, ReplayEnd({"left": 3}, stored.journal))
     same(found.position, stored)
-    assert found.position.book == stored.book > 0
+    assert found.position.ruleset_change == stored.ruleset_change > 0
     assert (rows_of(store), found.plan.versions) == (rows_of(task.store), task.plan.versions)
     first = next(
         entry for entry in journal_of(world.client, task.plan, 0) if entry.kind == "rules" and entry.number > 1
     )
-    before = rebuild(world.client, task.plan, 0, MemoryStore(), Until({"left": 1}, first.number - 1))
+    before = rebuild(world.client, task.plan, 0, MemoryStore(), ReplayEnd({"left": 1}, first.number - 1))
     assert before.plan.versions != found.plan.versions
 
 
@@ -261,7 +263,7 @@ def test_two_streams_are_read_in_the_order_of_their_times(tmp_path: Path) -> Non
             most = max(most, len(self.processor.source.buffer.pending))
             return super()._take(stream, until)
 
-    until = Until({"left": 10, "right": 10})
+    until = ReplayEnd({"left": 10, "right": 10})
     replay = Watched(client(world), task.plan, 0, store, until, lambda _: None)
     replay.run(until)
     replay.close()
@@ -275,7 +277,7 @@ def test_two_streams_are_read_in_the_order_of_their_times(tmp_path: Path) -> Non
 @pytest.mark.parametrize("moment", [-1, 0, 199, 200, 201, 1_100, 2_099, 2_100, 2_101, 4_999, 5_000, 7_500, 7_501])
 def test_a_moment_has_all_events_up_to_it_and_none_after(live: Recorded, moment: int) -> None:
     found = rebuild_at(
-        live.world.client, live.plan, 0, (store := MemoryStore()), Until({"left": len(EVENTS)}), START_MS + moment
+        live.world.client, live.plan, 0, (store := MemoryStore()), ReplayEnd({"left": len(EVENTS)}), START_MS + moment
     )
     times = [ms for _, ms, _ in EVENTS]
     first = next((offset for offset, ms in enumerate(times) if ms - 300 > moment), len(times))
@@ -290,9 +292,9 @@ def test_a_moment_has_all_events_up_to_it_and_none_after(live: Recorded, moment:
 
 
 def test_at_a_moment_nothing_beyond_the_end_is_read(live: Recorded) -> None:
-    found = rebuild_at(live.world.client, live.plan, 0, MemoryStore(), Until({"left": 2}), START_MS + 9_999)
+    found = rebuild_at(live.world.client, live.plan, 0, MemoryStore(), ReplayEnd({"left": 2}), START_MS + 9_999)
     assert (found.position.inputs["left"].next, found.events) == (2, 2)
 
 
 def test_local_rows_are_not_logged(live: Recorded) -> None:
-    assert FOLLOWING not in rows_of(live.task.store)
+    assert CHECKPOINT not in rows_of(live.task.store)

@@ -10,11 +10,11 @@ import pytest
 from samovar.changelog.formats.journal import JournalEntry, pack_entry
 from samovar.changelog.formats.record import (
     BOOK,
-    FOLLOWING,
+    CHECKPOINT,
     POSITION,
     STORM,
     USER,
-    Input,
+    InputPosition,
     Position,
     pack_position,
     store_prefix,
@@ -26,7 +26,7 @@ from samovar.state.memory import MemoryStore
 from samovar.state.store import Change
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import InputSpec, OutputTopics, Plan
-from samovar.tasks.replay.rebuild import Until
+from samovar.tasks.replay.rebuild import ReplayEnd
 from samovar.tasks.replay.repair import (
     ChangelogRepair,
     RepairPlan,
@@ -52,7 +52,9 @@ match: |
     [use where true] as two
 """
 ROWS = [store_prefix(key, "rule") + b"\0" for key in (b"a", b"b", b"c")]
-PLACE = Position(5, {"use": Input("t", "id", 10, 5, 3)}, ("use",), {"r": "1"}, 2, book=1, changelog="c1")
+PLACE = Position(
+    5, {"use": InputPosition("t", "id", 10, 5, 3)}, ("use",), {"r": "1"}, 2, ruleset_change=1, changelog="c1"
+)
 
 
 def store_of(*pairs: tuple[bytes, bytes]) -> MemoryStore:
@@ -64,7 +66,7 @@ def store_of(*pairs: tuple[bytes, bytes]) -> MemoryStore:
 def test_what_is_missing_other_or_too_much_and_the_position_last() -> None:
     a, b, c = ROWS
     wanted = store_of((POSITION, b"new"), (a, b"1"), (b, b"2"), (USER, b"1"), (STORM, b"1"), (BOOK, b"1"))
-    there = store_of((POSITION, b"old"), (a, b"1"), (b, b"1"), (c, b"1"), (FOLLOWING, b"local"))
+    there = store_of((POSITION, b"old"), (a, b"1"), (b, b"1"), (c, b"1"), (CHECKPOINT, b"local"))
     assert changes_between(wanted, there) == [
         (b, b"2"), (USER, b"1"), (STORM, b"1"), (BOOK, b"1"), (c, None), (POSITION, b"new"),
     ]  # fmt: skip
@@ -84,7 +86,7 @@ def test_rows_of_equal_states_are_taken_from_the_changelog(same_place: bool) -> 
 
 
 def test_two_positions_are_alike_but_for_how_far_back_is_read_again() -> None:
-    read_more = replace(PLACE, inputs={"use": Input("t", "id", 10, 1, 2)})
+    read_more = replace(PLACE, inputs={"use": InputPosition("t", "id", 10, 1, 2)})
     assert is_same_position(PLACE, read_more)
     assert is_same_position(PLACE, replace(PLACE, changelog="", service="s"))
     assert is_same_position(replace(PLACE, changelog=""), PLACE)
@@ -92,12 +94,12 @@ def test_two_positions_are_alike_but_for_how_far_back_is_read_again() -> None:
     assert not is_same_position(PLACE, None)
     assert not is_same_position(None, PLACE)
     for other in (
-        replace(PLACE, inputs={"use": Input("t", "id", 11, 5, 3)}),
-        replace(PLACE, inputs={"use": Input("t", "id2", 10, 5, 3)}),
+        replace(PLACE, inputs={"use": InputPosition("t", "id", 11, 5, 3)}),
+        replace(PLACE, inputs={"use": InputPosition("t", "id2", 10, 5, 3)}),
         replace(PLACE, watermark=6),
         replace(PLACE, rules={"r": "2"}),
         replace(PLACE, journal=3),
-        replace(PLACE, book=2),
+        replace(PLACE, ruleset_change=2),
         replace(PLACE, rewinding=True),
         replace(PLACE, changelog="c2"),
     ):
@@ -110,7 +112,7 @@ def test_the_offset_of_a_shared_input_is_never_raised(committed: int | None, off
     log.create([TopicSpec("t", 1), TopicSpec("own", 1)])
     if committed is not None:
         log.set_committed("g", {at: committed, own: 3})
-    place = replace(PLACE, inputs={**PLACE.inputs, "own": Input("own", "id", 4, 4)})
+    place = replace(PLACE, inputs={**PLACE.inputs, "own": InputPosition("own", "id", 4, 4)})
     found = repaired_offsets(log, "g", place, 0, {"t"})
     assert found == ({own: 4} if offset is None else {own: 4, at: offset})
 
@@ -192,7 +194,7 @@ def plan_with(*inputs: InputSpec) -> Plan:
 def place(log: MemoryLog, journal: int = 4, **nexts: int) -> Position:
     topics = {"use": "t", "own": "own"}
     inputs = {
-        stream: Input(topics[stream], log.topics([topics[stream]])[topics[stream]].id, at, at)
+        stream: InputPosition(topics[stream], log.topics([topics[stream]])[topics[stream]].id, at, at)
         for stream, at in nexts.items()
     }
     return Position(None, inputs, tuple(inputs), {}, journal)
@@ -200,37 +202,37 @@ def place(log: MemoryLog, journal: int = 4, **nexts: int) -> Position:
 
 def until(
     log: MemoryLog, position: Position | None, delivery: Delivery = Delivery.EXACTLY_ONCE, shared: tuple[str, ...] = ()
-) -> Until:
+) -> ReplayEnd:
     return source_until(log, plan_with(), 0, "g", position, delivery, shared)
 
 
 def test_the_position_says_up_to_where_and_with_how_many_entries() -> None:
     log = log_with(t=10, own=3)
-    assert until(log, place(log, use=10, own=3)) == Until({"use": 10, "own": 3}, 4)
+    assert until(log, place(log, use=10, own=3)) == ReplayEnd({"use": 10, "own": 3}, 4)
     assert until(log_with(), place(log_with(), use=10, own=3)).inputs == {"use": 10, "own": 3}
 
 
 def test_where_the_changelog_is_behind_or_lost_the_groups_offsets_say_it() -> None:
     log = log_with(t=12, own=3)
-    assert until(log, place(log, use=10, own=3)) == Until({"use": 12, "own": 3}, None)
-    assert until(log, None) == Until({"use": 12, "own": 3}, None)
-    assert until(log, place(log, use=12)) == Until({"use": 12, "own": 3}, None)
+    assert until(log, place(log, use=10, own=3)) == ReplayEnd({"use": 12, "own": 3}, None)
+    assert until(log, None) == ReplayEnd({"use": 12, "own": 3}, None)
+    assert until(log, place(log, use=12)) == ReplayEnd({"use": 12, "own": 3}, None)
     only = log_with(t=12)
-    assert until(only, None) == Until({"use": 12}, None)
-    assert until(only, place(only, use=12)) == Until({"use": 12}, 4)
+    assert until(only, None) == ReplayEnd({"use": 12}, None)
+    assert until(only, place(only, use=12)) == ReplayEnd({"use": 12}, 4)
 
 
 def test_of_a_shared_input_the_position_counts_and_not_the_groups_offset() -> None:
     log = log_with(t=12, own=3)
-    assert until(log, place(log, use=14, own=3), shared=("t",)) == Until({"use": 14, "own": 3}, 4)
-    assert until(log, None, shared=("t",)) == Until({"use": 12, "own": 3}, None)
+    assert until(log, place(log, use=14, own=3), shared=("t",)) == ReplayEnd({"use": 14, "own": 3}, 4)
+    assert until(log, None, shared=("t",)) == ReplayEnd({"use": 12, "own": 3}, None)
 
 
 def test_offsets_behind_the_state_are_refused_unless_they_may_be() -> None:
     log = log_with(t=9, own=3)
     with pytest.raises(Refused, check=lambda error: error.code == "offsets-differ"):
         until(log, place(log, use=10, own=3))
-    assert until(log, place(log, use=10, own=3), Delivery.AT_LEAST_ONCE) == Until({"use": 10, "own": 3}, 4)
+    assert until(log, place(log, use=10, own=3), Delivery.AT_LEAST_ONCE) == ReplayEnd({"use": 10, "own": 3}, 4)
 
 
 def test_an_input_that_is_gone_or_another_is_refused() -> None:
@@ -311,6 +313,6 @@ def test_rows_go_out_in_parts(count: int, parts: list[int]) -> None:
 def test_rows_that_a_changelog_has_come_in_order() -> None:
     keys = [POSITION, *ROWS, USER + b"1", STORM, BOOK]
     store = store_of(
-        *((key, b"1") for key in reversed(keys)), (FOLLOWING, b"local"), (b"t", b"local"), (b"x", b"local")
+        *((key, b"1") for key in reversed(keys)), (CHECKPOINT, b"local"), (b"t", b"local"), (b"x", b"local")
     )
     assert [key for key, _ in logged_rows(store)] == keys

@@ -12,12 +12,12 @@ from samovar.changelog.formats.record import POSITION, unpack_position
 from samovar.changelog.log import Append
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.point_in_time import rebuild_at
-from samovar.tasks.replay.rebuild import Until, journal_of, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, journal_of, rebuild
 from samovar.tasks.replay.rewind import RewoundState, fold_back
 from tests.simulation.scenario import START_MS
 from tests.tasks.replay.test_rebuild import EVENTS, Recorded, client, rows_of
 
-END = Until({"left": len(EVENTS)})
+END = ReplayEnd({"left": len(EVENTS)})
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_a_rebuild_after_the_rewind_is_the_state_of_the_moment(tmp_path: Path) -
     mine.world.client.append([Append(topic="sim-journal", records=told, partition=0)])
     again = MemoryStore()
     nexts = {"left": found.position.inputs["left"].next}
-    rebuilt = rebuild(client(mine.world), mine.plan, 0, again, Until(nexts, found.position.journal))
+    rebuilt = rebuild(client(mine.world), mine.plan, 0, again, ReplayEnd(nexts, found.position.journal))
     assert rows_of(again) == rows_of(store)
     assert (rebuilt.position.watermark, rebuilt.position.journal) == (found.position.watermark, found.position.journal)
 

@@ -23,7 +23,7 @@ TEN_MINUTES = 600_000
 def plan(
     change: int | None,
     *,
-    coming: dict[str, ActivationPolicy] | None = None,
+    policies: dict[str, ActivationPolicy] | None = None,
     draining: frozenset[str] = frozenset(),
     **limits: int,
 ) -> Plan:
@@ -35,7 +35,7 @@ def plan(
     if change is None:
         return made
     rules = tuple(replace(rule, number=change) for rule in made.rules)
-    return replace(made, rules=rules, book=RulesetChange(change, coming or {}, draining))
+    return replace(made, rules=rules, ruleset_change=RulesetChange(change, policies or {}, draining))
 
 
 def rules_of(found: Plan) -> dict[str, PublishedRule]:
@@ -59,7 +59,7 @@ def test_a_rule_that_did_not_change_goes_on_and_others_start_and_end() -> None:
 
 def test_a_new_version_may_let_the_old_one_drain_until_nothing_of_it_can_be_open() -> None:
     before = plan(1, a=1)
-    found = migrate(before, plan(2, coming={"a": ActivationPolicy(drain=True)}, a=2), 1_000)
+    found = migrate(before, plan(2, policies={"a": ActivationPolicy(drain=True)}, a=2), 1_000)
     old = before.rules[0]
     drained = rules_of(found.plan)[f"a@{old.version}"]
     assert (drained.began_by_ms, drained.drains_until_ms) == (1_000, 1_000 + TEN_MINUTES)
@@ -76,13 +76,13 @@ def test_a_rule_that_is_no_more_drains_only_where_that_was_asked_for() -> None:
 
 
 def test_a_new_rule_waits_for_history_or_gets_it() -> None:
-    cold = migrate(plan(1, a=1), plan(2, coming={"b": ActivationPolicy(cold_ms=500)}, a=1, b=1), 1_000)
+    cold = migrate(plan(1, a=1), plan(2, policies={"b": ActivationPolicy(cold_ms=500)}, a=1, b=1), 1_000)
     assert rules_of(cold.plan)["b"].alerts_from_ms == 1_500
     assert rules_of(migrate(cold.plan, plan(3, a=1, b=1), 1_499).plan)["b"].alerts_from_ms == 1_500
     assert rules_of(migrate(cold.plan, plan(3, a=1, b=1), 1_500).plan)["b"].alerts_from_ms is None
-    warm = migrate(plan(1, a=1), plan(2, coming={"b": ActivationPolicy(warm_from_ms=1)}, a=1, b=1), 1_000)
+    warm = migrate(plan(1, a=1), plan(2, policies={"b": ActivationPolicy(warm_from_ms=1)}, a=1, b=1), 1_000)
     assert warm.warm == ("b",)
-    unborn = migrate(plan(1, a=1), plan(2, coming={"b": ActivationPolicy(cold_ms=500)}, a=1, b=1), None)
+    unborn = migrate(plan(1, a=1), plan(2, policies={"b": ActivationPolicy(cold_ms=500)}, a=1, b=1), None)
     assert rules_of(unborn.plan)["b"].alerts_from_ms is None  # no event time yet: there is no history to miss
 
 
@@ -106,6 +106,6 @@ def test_what_is_in_quarantine_stays_out_until_somebody_publishes_it_again() -> 
 
 
 def test_a_replay_makes_the_same_plan_from_the_journal() -> None:
-    found = migrate(plan(1, a=1), plan(2, coming={"a": ActivationPolicy(drain=True)}, a=2), 1_000)
+    found = migrate(plan(1, a=1), plan(2, policies={"a": ActivationPolicy(drain=True)}, a=2), 1_000)
     facts: dict[str, Any] = found.facts()
     assert plan_of_facts(plan(None, a=1), facts).rules == found.plan.rules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.changelog.formats.record import Input, Position
+from samovar.changelog.formats.record import InputPosition, Position
 from samovar.state.memory import MemoryStore
 from samovar.tasks.model.results import Counts
 from samovar.tasks.rules.alert_filter import Alarm
@@ -36,7 +36,7 @@ def test_a_store_that_takes_the_place_of_another_gets_its_rows() -> None:
 
 def rows(found: ReplayDedupFilter, next_: int, watermark: int | None) -> list[bytes]:
     """What is taken away at a position."""
-    position = Position(watermark, {"a": Input("t", "", next_, next_)}, ("a",), {})
+    position = Position(watermark, {"a": InputPosition("t", "", next_, next_)}, ("a",), {})
     changes = found.changes(position)
     assert all(value is None for _, value in changes)
     return [row for row, _ in changes]

@@ -13,7 +13,7 @@ import pytest
 from samovar.changelog.log import TopicPartition
 from samovar.service.topology.plans import plan_of
 from samovar.state.memory import MemoryStore
-from samovar.tasks.replay.rebuild import Until, rebuild
+from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from samovar.tasks.runtime.stream_task import TaskState
 from tests.faults.harness import Service, wait_until
 from tests.faults.stage import Stage, Staging
@@ -118,7 +118,7 @@ def test_no_timer_is_withheld_by_a_replay_that_begins_at_a_snapshot(stage: Stagi
     service.events("use", [{"card": "x", "ts": T0 + 60 * S, "kind": "x"}])
     found: list[str] = []
     rebuild(
-        service.log, plan_of(service.settings, 1), 0, copy, Until({"use": KEYS + 1}), start=position,
+        service.log, plan_of(service.settings, 1), 0, copy, ReplayEnd({"use": KEYS + 1}), start=position,
         on_alerts=lambda pairs: found.extend(json.loads(value or b"")["key"]["card"] for _, value in pairs),
     )  # fmt: skip
     assert sorted(found) == sorted(came(service))

@@ -46,8 +46,8 @@ class StubTask:
         specs = [InputSpec(stream=name, topic=name, key="k") for name in self.times]
         self.source = StreamSource(specs, ("k",), 0)
         for source in self.source.sources.values():
-            self.source.buffer.largest[source.number, 0] = self.times[source.spec.stream]
-        self.source.buffer.floor = self.source.buffer.watermark()
+            self.source.buffer.max_event_time[source.number, 0] = self.times[source.spec.stream]
+        self.source.buffer.low_watermark = self.source.buffer.watermark()
         self.wait(self.waiting)
 
     def wait(self, count: int) -> None:
@@ -69,41 +69,41 @@ class StubTask:
         return dict.fromkeys(self.inputs, self.next)
 
 
-def look(pausing: Backpressure, *tasks: StubTask, plans: Any = ()) -> list[tuple[str, set[TopicPartition]]]:
+def update_paused(pausing: Backpressure, *tasks: StubTask, plans: Any = ()) -> list[tuple[str, set[TopicPartition]]]:
     member = Reads()
-    pausing.look(member, plans, tasks, 0)  # type: ignore[arg-type]
+    pausing.update_paused(member, plans, tasks, 0)  # type: ignore[arg-type]
     return member.calls
 
 
 @pytest.mark.parametrize(("waiting", "is_much"), [(2, False), (3, True)])
 def test_inputs_ahead_wait_while_more_events_than_that_are_held(waiting: int, is_much: bool) -> None:
     pausing, task = Backpressure(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50}, waiting)
-    assert look(pausing, task) == ([("pause", {A})] if is_much else [])
+    assert update_paused(pausing, task) == ([("pause", {A})] if is_much else [])
     assert pausing.paused == ({A} if is_much else set())
 
 
 def test_what_is_paused_is_told_once_and_goes_on_when_less_is_held() -> None:
     pausing, task = Backpressure(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50}, 3)
-    assert look(pausing, task) == [("pause", {A})]
-    assert look(pausing, task) == []
+    assert update_paused(pausing, task) == [("pause", {A})]
+    assert update_paused(pausing, task) == []
     task.wait(2)
-    assert look(pausing, task) == [("resume", {A})]
+    assert update_paused(pausing, task) == [("resume", {A})]
     assert pausing.paused == set()
 
 
 def test_bytes_count_as_events_do() -> None:
     task = StubTask({"a": 100, "b": 50}, 3)
     held = task.source.waiting_bytes()
-    assert look(Backpressure(Tunables(pending_bytes=held)), task) == []
-    assert look(Backpressure(Tunables(pending_bytes=held - 1)), task) == [("pause", {A})]
+    assert update_paused(Backpressure(Tunables(pending_bytes=held)), task) == []
+    assert update_paused(Backpressure(Tunables(pending_bytes=held - 1)), task) == [("pause", {A})]
 
 
 def test_an_input_that_another_stage_waits_for_is_not_paused() -> None:
     pausing, one = Backpressure(Tunables(pending_events=2)), StubTask({"a": 100, "b": 50, "c": 90}, 3)
     other = StubTask({"a": 10, "b": 40})
-    assert look(pausing, one, other) == [("pause", {C})]
+    assert update_paused(pausing, one, other) == [("pause", {C})]
     other.state = TaskState.RESTORING
-    assert look(pausing, one, other) == [("pause", {A})]
+    assert update_paused(pausing, one, other) == [("pause", {A})]
 
 
 def test_sources_wait_while_later_stages_have_much_to_take() -> None:
@@ -115,11 +115,11 @@ def test_sources_wait_while_later_stages_have_much_to_take() -> None:
     pausing, later = Backpressure(Tunables(pending_bytes=100)), StubTask({"r": 0})
     pausing.in_flight.sent(100, {TopicPartition("r", 0): 7})
     main = StubTask({"a": 0, "b": 0})
-    assert look(pausing, main, later, plans=plans) == []
+    assert update_paused(pausing, main, later, plans=plans) == []
     pausing.in_flight.sent(1, {TopicPartition("r", 0): 9})
-    assert look(pausing, main, later, plans=plans) == [("pause", {A})]
+    assert update_paused(pausing, main, later, plans=plans) == [("pause", {A})]
     later.next = 10
-    assert look(pausing, main, later, plans=plans) == [("resume", {A})]
+    assert update_paused(pausing, main, later, plans=plans) == [("resume", {A})]
 
 
 def test_a_partition_that_is_gone_is_forgotten() -> None:

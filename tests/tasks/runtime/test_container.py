@@ -580,7 +580,7 @@ def test_a_state_of_later_rules_is_waited_for_by_reading_them(
     tmp_path: Path, known: int | None, is_enough: bool
 ) -> None:
     container = started(world_of(tmp_path))
-    plan = replace(container.plan, book=None if known is None else RulesetChange(known))
+    plan = replace(container.plan, ruleset_change=None if known is None else RulesetChange(known))
     source = container.rule_source = Given([plan])
     if is_enough:
         container._catch_up_with(RulesBehind(3, "partition 0"))

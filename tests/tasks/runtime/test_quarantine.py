@@ -151,7 +151,7 @@ def test_what_came_in_quarantined_is_told_to_all_once(tmp_path: Path, monkeypatc
     for _ in range(4):
         world.cycle(world.nodes[0])
     assert (told.failures, task.backfill_failures) == (failures, [])
-    assert task.processor.plan.book is not None
+    assert task.processor.plan.ruleset_change is not None
 
 
 def container_source(world: World) -> RuleSource:

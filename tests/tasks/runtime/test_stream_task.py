@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.record import FORMATS, INDEXED, POSITION, ROW, Input, Position, unpack_position
+from samovar.changelog.formats.record import FORMATS, INDEXED, POSITION, ROW, InputPosition, Position, unpack_position
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
-from samovar.changelog.restore.restore import following_of
+from samovar.changelog.restore.restore import checkpoint_of
 from samovar.common.errors import Refused
 from samovar.tasks.model.plan import MAIN, Plan
 from samovar.tasks.model.results import SettledRecords
@@ -122,11 +122,11 @@ def test_a_manifest_says_what_the_snapshot_stands_for(tmp_path: Path) -> None:
     task = at_work(world, 1, 2, snapshot_after=1)
     ((manifest, rows),) = next(iter(world.nodes[0].disk.tasks.values())).snapshots.values()
     topic = world.client.topics([CHANGELOG.topic])[CHANGELOG.topic]
-    following = following_of(task.store)
-    assert following is not None
+    checkpoint = checkpoint_of(task.store)
+    assert checkpoint is not None
     at = manifest.changelog
     assert (at.topic, at.topic_id, at.partition, at.partitions) == (CHANGELOG.topic, topic.id, 0, 1)
-    assert (at.offset, at.time_ms) == (following.next, following.time_ms) == (changelog_end(world), START_MS)
+    assert (at.offset, at.time_ms) == (checkpoint.next, checkpoint.time_ms) == (changelog_end(world), START_MS)
     assert (dict(manifest.inputs), manifest.watermark_ms, manifest.journal) == ({"left/0": 2}, START_MS + 2, 1)
     assert (manifest.formats, manifest.digest, manifest.created_ms) == (FORMATS, None, START_MS)
     assert dict(rows)[POSITION] == task.store.get(POSITION)
@@ -191,7 +191,7 @@ def test_offsets_that_do_not_agree_with_the_state_are_refused(tmp_path: Path) ->
 
 # ---------------------------------------------------------------- the offsets that are its own
 
-TAKEN = Position(None, {"left": Input("left", "", 5, 5)}, ("left",), {})
+TAKEN = Position(None, {"left": InputPosition("left", "", 5, 5)}, ("left",), {})
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,9 @@ def test_states_of_rules_that_are_gone_are_dropped_by_the_next_commit(tmp_path: 
     assert task._dropped == []
     task.committed(outcome, 99, START_MS + 7)
     assert (states(task), dict(position(task).rules)) == (0, other.versions)
-    following = following_of(task.store)
-    assert following is not None
-    assert (following.next, following.time_ms, following.topic) == (100, START_MS + 7, CHANGELOG.topic)
+    checkpoint = checkpoint_of(task.store)
+    assert checkpoint is not None
+    assert (checkpoint.next, checkpoint.time_ms, checkpoint.topic) == (100, START_MS + 7, CHANGELOG.topic)
 
 
 def test_other_limits_of_alerts_are_noted_too(tmp_path: Path) -> None:
@@ -444,9 +444,9 @@ def test_published_rules_are_due_in_a_task_that_runs_and_what_is_dropped_is_told
     for task.state in (TaskState.RESTORING, TaskState.RUNNING):
         due[task.state] = task.migration_due
     assert due == {TaskState.RESTORING: False, TaskState.RUNNING: True}
-    book, task.plan = task.plan, replace(task.plan, book=None)
+    ruleset_change, task.plan = task.plan, replace(task.plan, ruleset_change=None)
     assert not task.migration_due
-    task.plan = book
+    task.plan = ruleset_change
     world.cycle(world.nodes[0])
     assert not task.migration_due
     (said,) = [each for each in told if each.startswith("partition 0: rules of change")]

@@ -41,7 +41,7 @@ export function mount(root) {
 
   function tell(status) {
     const counts = status.counts || {};
-    const slow = status.held_by;
+    const slow = status.blocked_by;
     put(
       figures,
       stat("Containers", [whole(status.containers.filter((each) => each.state === "running").length), h("small", {}, ` of ${status.containers.length}`)], status.containers.map((each) => each.host).filter(Boolean)[0] || "none told of itself"),

@@ -88,7 +88,7 @@ function statsOf(status) {
   const counts = status.counts || {};
   const running = status.tasks.filter((task) => task.life === "running").length;
   const restoring = status.tasks.filter((task) => task.restore);
-  const held = status.held_by && status.held_by.input;
+  const held = status.blocked_by && status.blocked_by.input;
   return [
     stat("Throughput", [short(rates.events_per_s), h("small", {}, " events/s")], `${short(counts.events)} since start`),
     stat("Lag", [short(status.lag), h("small", {}, " events")], status.lag ? behind(status.behind_s) : "caught up", status.lag > 10000 ? "warn" : ""),
@@ -149,7 +149,7 @@ export function tasksOf(status) {
       { head: "State", class: "tight", cell: (task) => badge(task.life, task.life === "running" ? "good" : "warn") },
       { head: "Container", class: "tight num", cell: (task) => (task.container === null ? "–" : String(task.container)) },
       { head: "Watermark", class: "tight num", cell: (task) => (task.watermark === null ? "–" : time(task.watermark)) },
-      { head: "Held by", class: "tight mono", cell: (task) => (task.held_by ? task.held_by.join("/") : "") },
+      { head: "Held by", class: "tight mono", cell: (task) => (task.blocked_by ? task.blocked_by.join("/") : "") },
       { head: "Lag", class: "tight num", cell: (task) => whole(task.lag) },
       { head: "Behind", class: "tight num", cell: (task) => (task.lag ? seconds(task.behind_s) : "") },
       { head: "State size", class: "tight num", cell: (task) => (task.state_bytes ? bytes(task.state_bytes) : "–") },

@@ -56,9 +56,9 @@ simulate: kernel ## histories from seeds (SEEDS=300), going on where it was stop
 	@$(BIN)/python -m tests.simulation --workers $(WORKERS) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),300) --resume) \
 	  $(if $(FIRST),--first $(FIRST)) $(if $(TRACE),--trace) $(if $(SHRINK),--shrink) $(if $(PLANTED),--planted $(PLANTED))
 
-mutants: kernel ## small faults put into the code (SAMPLE=200 of them, or MODULE=tasks/input/source), which tests or SEEDS=150 must notice
-	@$(BIN)/python -m tests.mutants --workers $(WORKERS) --sample $(or $(SAMPLE),200) --seeds $(or $(SEEDS),150) \
-	  $(if $(MODULE),--module $(MODULE)) $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again) $(if $(LIST),--list)
+mutants: kernel ## small faults put into the code (SAMPLE=200 of them, or MODULE=tasks/input/source), which tests or SEEDS=30 must notice; DRAW=2 for others
+	@$(BIN)/python -m tests.mutants --workers $(WORKERS) --sample $(or $(SAMPLE),200) --seeds $(or $(SEEDS),30) \
+	  $(if $(DRAW),--draw $(DRAW)) $(if $(MODULE),--module $(MODULE)) $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again) $(if $(LIST),--list)
 
 fuzz-http: kernel ## 5,000 requests made up from the API's description; SAMOVAR_FUZZ_REQUESTS=n for another number
 	@SAMOVAR_FUZZ_REQUESTS=$${SAMOVAR_FUZZ_REQUESTS:-5000} $(BIN)/python -m pytest -q --timeout 0 tests/service/http/test_fuzz.py

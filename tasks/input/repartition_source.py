@@ -34,7 +34,6 @@ from samovar.changelog.formats.forwarded import (
 from samovar.changelog.formats.journal import EntryKind, JournalEntry
 from samovar.changelog.formats.record import UNKNOWN_SINCE, InputPosition, Position, SourcePartitionPosition
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
-from samovar.common.errors import Refused
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import Batch, Int32s, Messages, joined
 from samovar.patterns.engine.order import NO_TIME, OrderedEvents, due_at, release
@@ -311,15 +310,6 @@ class RepartitionSource(StreamSource):
         if self._looked_at is not None and self._looked_at[0] is records:
             return self._looked_at[1]
         heads = heads_of(records.values)
-        newer = np.flatnonzero(heads["format"] > FORMAT)
-        if len(newer):
-            offset = int(records.offsets[newer[0]])
-            raise Refused(
-                "format-newer",
-                f"{records.topic}/{records.partition} has a record of format {int(heads['format'][newer[0]])} at offset"
-                f" {offset:,}, and this version of Samovar reads formats up to {FORMAT}",
-                "Run the version that wrote it, or a newer one.",
-            )
         self._looked_at = records, heads
         return heads
 

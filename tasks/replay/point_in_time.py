@@ -52,7 +52,7 @@ class PointInTimeRebuild(SourceReplay):
     def run_to(self, inputs: Mapping[str, int], moment_ms: int) -> None:
         self.moment_ms, self.cuts, self.applied, self.released = moment_ms, {}, [], []
         is_receiving = isinstance(self.processor.source, RepartitionSource)
-        for entry in self.entries:
+        for entry in self.entries_up_to(inputs):
             self._feed_up_to(entry.inputs)
             if is_receiving:  # or it was once set back to a later moment, by this entry, with nothing in between
                 is_beyond = entry.kind == EntryKind.ADVANCE and entry.facts["max_event_time"] > moment_ms + 1

@@ -8,9 +8,10 @@ which inputs are read makes no difference. What comes out is equal to the live s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from samovar.changelog.cursors import PartitionCursor, expired_if_gone, in_pieces, read_all
 from samovar.changelog.formats.journal import EntryKind, JournalEntry, effective_entries, unpack_entry
@@ -181,13 +182,17 @@ class SourceReplay:
         self.processor.journal_id = topics[journal].id if journal in topics else ""
 
     def run(self, until: ReplayEnd) -> None:
-        for entry in self.entries:
-            if any(offset > until.inputs.get(stream, offset) for stream, offset in entry.inputs.items()):
-                break
+        for entry in self.entries_up_to(until.inputs):
             self._feed_up_to(entry.inputs)
             self._apply(entry)
         self._feed_up_to(until.inputs)
         self._commit()
+
+    def entries_up_to(self, inputs: Mapping[str, int]) -> Iterator[JournalEntry]:
+        """The entries before the first that was written further on in the inputs."""
+        return takewhile(
+            lambda each: all(at <= inputs.get(stream, at) for stream, at in each.inputs.items()), self.entries
+        )
 
     def _apply(self, entry: JournalEntry) -> None:
         if entry.kind == EntryKind.RULES:

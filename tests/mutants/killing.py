@@ -1,8 +1,13 @@
-"""Runs one mutant in a process of its own, until a test or a seed of the simulator notices it."""
+"""Runs one mutant in a process of its own, until a test or a seed of the simulator notices it.
+
+All modules are loaded once, and each child is a fork: there the functions that differ get the mutant's code. That is
+enough, since only the insides of functions are mutated.
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import multiprocessing
 import os
 import resource
@@ -10,40 +15,29 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import Phase, settings
 
-from tests.mutants.mutation import ROOT, Mutant
+from tests.mutants.mutation import Mutant, path_of
 
-# Loaded once, before the fork. Nothing of samovar: it would hold the modules that a child mutates.
-HEAVY: tuple[str, ...] = (
-    "confluent_kafka.admin",
-    "docker",
-    "lark",
-    "numpy",
-    "prometheus_client",
-    "pyarrow.parquet",
-    "pydantic",
-)
-HEAVY += ("rocksdict", "testcontainers.core.container", "typer", "xdist.scheduler", "yaml")
-STALLED_S = 40  # of CPU time for one test or one seed: a mutant that takes more hangs
-MOST_S = 900  # of the clock, for one that hangs and computes nothing
+STALLED_S = 20  # of CPU time for one test or one seed: a mutant that takes more hangs
+LOOK_S, LOOKS = 10, 4  # in so many looks at a process that computed next to nothing, it waits for ever
 MEMORY_BYTES = 8 << 30
 QUIETLY = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # what was loaded before the fork: only texts differ
+OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", "--no-header", "--tb=no")
 IN_MEMORY = Path("/dev/shm")  # nobody cuts the power here, and a sync of a disk takes longer than most tests
-SEED_OF_TESTS, SEEDS_OF_TESTS = "14", "14 1"  # of those that draw; of those that take several
-Step: TypeAlias = tuple[str, ...] | range  # files of tests, or seeds of the simulator
+DRAWN = {"SAMOVAR_SEED": "14", "SAMOVAR_SEEDS": "14 1", "SAMOVAR_EXAMPLES": "25"}  # the same for every mutant
+Step: TypeAlias = tuple[str, ...] | range | list[int]  # names of tests, or seeds of the simulator
+WAITS = 124  # the exit code of a process that does
 SURVIVED, TIMEOUT, CRASH, TESTS, SIMULATOR = "survived", "timeout", "crash", "tests", "simulator"
 
 
@@ -55,117 +49,146 @@ class Verdict:
     by: str = ""
 
 
-class MutantFinder(MetaPathFinder):
-    """Gives the mutated module where the real one is asked for."""
-
-    def __init__(self, name: str, source: bytes) -> None:
-        self._name, self._source = name, source
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        file = str(ROOT / "samovar" / Path(*fullname.split(".")[1:])) + ".py"
-        return spec_from_file_location(fullname, file, loader=_Loader(fullname, file, self._source))
+def load(tests: Sequence[str]) -> None:
+    """Import what all children need: the tests and all that they import."""
+    os.environ |= DRAWN
+    with Path(os.devnull).open("w") as nowhere:
+        shown, sys.stdout = sys.stdout, nowhere
+        try:
+            code = pytest.main([*OPTIONS, *QUIETLY, "--collect-only", *tests])
+        finally:
+            sys.stdout = shown
+    assert code == pytest.ExitCode.OK, f"the tests cannot be collected: pytest ended with {code}"
+    importlib.import_module("tests.simulation.histories")
 
 
-class _Loader(SourceFileLoader):
-    """Compiles a text of its own, and leaves the cached code of the real module alone."""
-
-    def __init__(self, fullname: str, path: str, source: bytes) -> None:
-        super().__init__(fullname, path)
-        self._source = source
-
-    def get_code(self, fullname: str) -> CodeType:
-        code = compile(self._source, self.path, "exec", dont_inherit=True)
-        assert isinstance(code, CodeType)
-        return code
-
-
-def load_heavy() -> None:
-    """What all children need and none mutates. A name that is missing here only costs time."""
-    for name in HEAVY:
-        with suppress(ImportError):
-            importlib.import_module(name)
-
-
-def run_mutant(mutant: Mutant | None, steps: Sequence[Step]) -> Verdict:
-    """Run tests and seeds in a child process until one fails. Without a mutant it is the real code."""
+def in_child(act: Callable[[], Any]) -> Any:
+    """What a function gives that runs in a fork; the exit code, as a string, where the process ended instead."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     folder = tempfile.mkdtemp(prefix="mutant-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None)
-    child = context.Process(target=_run_in_child, args=(mutant, steps, sender, folder))
+    child: Any = context.Process(target=_run_in_child, args=(act, sender, folder))
     child.start()
     sender.close()
     try:
-        return _verdict(child, receiver)
+        found = receiver.recv()
+        if isinstance(found, Exception):
+            raise found
+        return found
+    except EOFError:
+        child.join()
+        return str(child.exitcode)
     finally:
-        _end(child)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)  # with all that it started: it leads a group of its own
+        child.join()
         receiver.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _verdict(child: Any, receiver: Connection) -> Verdict:
-    if not receiver.poll(MOST_S):
-        return Verdict(TIMEOUT, f"nothing for {MOST_S} s")
-    try:
-        how, by = receiver.recv()
-    except EOFError:
-        child.join()
-        is_timeout = child.exitcode == -signal.SIGXCPU
-        return (
-            Verdict(TIMEOUT, f"{STALLED_S} s of CPU") if is_timeout else Verdict(CRASH, f"exit code {child.exitcode}")
-        )
-    return Verdict(how, by)
+def run_mutant(mutant: Mutant | None, steps: Sequence[Step]) -> Verdict:
+    """Run tests and seeds in a child process until one fails. Without a mutant it is the real code."""
 
+    def act() -> Verdict:
+        if mutant is not None:
+            install(mutant)
+        verdicts = (run_tests(step) if isinstance(step, tuple) else run_seeds(step) for step in steps)
+        return next((each for each in verdicts if each is not None), Verdict(SURVIVED))
 
-def _end(child: Any) -> None:
-    """With all that it started: it leads a group of its own."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.join()
+    found = in_child(act)
+    if isinstance(found, Verdict):
+        return found
+    ended = {str(-signal.SIGXCPU): f"{STALLED_S} s of CPU", str(WAITS): f"waited for {LOOK_S * LOOKS} s"}
+    return Verdict(TIMEOUT, ended[found]) if found in ended else Verdict(CRASH, f"exit code {found}")
 
 
 # ---------------------------------------------------------------- in the child
 
 
-def _run_in_child(mutant: Mutant | None, steps: Sequence[Step], sender: Connection, folder: str) -> None:
+def _run_in_child(act: Callable[[], Any], sender: Connection, folder: str) -> None:
     os.setpgrp()
-    _separate(folder)
-    if mutant is not None:
-        sys.meta_path.insert(0, MutantFinder(mutant.import_name, mutant.source()))
-    verdicts = (_run_seeds(step) if isinstance(step, range) else _run_tests(step) for step in steps)
-    verdict = next((each for each in verdicts if each is not None), Verdict(SURVIVED))
-    if mutant is not None and verdict.how == SURVIVED and mutant.import_name not in sys.modules:
-        verdict = Verdict(SURVIVED, "no test imports the module")
-    sender.send((verdict.how, verdict.by))
-    sender.close()
-    os._exit(0)  # a mutant's threads may never end
-
-
-def _separate(folder: str) -> None:
-    """Files, output and limits of its own; the same examples for every mutant."""
-    os.environ |= {
-        "TMPDIR": folder,
-        "SAMOVAR_SEED": SEED_OF_TESTS,
-        "SAMOVAR_SEEDS": SEEDS_OF_TESTS,
-        "SAMOVAR_EXAMPLES": "25",
-    }
-    tempfile.tempdir = folder
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    _give_time()
+    signal.signal(signal.SIGALRM, _Idleness().look)
+    signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
+    give_time()
+    try:
+        sender.send(act())
+    except Exception as error:  # of what runs the tests: that of a test is a verdict
+        sender.send(error)
+    sender.close()
+    os._exit(0)  # a mutant's threads may never end
 
 
-def _give_time() -> None:
-    """Something was done: the next test or seed may take so much CPU time again."""
+def give_time() -> None:
+    """Something was done: the next test or seed may take so much time again."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + STALLED_S, hard))
+
+
+class _Idleness:
+    """Ends a process that only waits. The clock alone would not tell, on a machine that others use too."""
+
+    def __init__(self) -> None:
+        self.used_s, self.times = 0.0, 0
+
+    def look(self, *_: object) -> None:
+        used_s = time.process_time()
+        self.times = self.times + 1 if used_s - self.used_s < LOOK_S / 50 else 0
+        self.used_s = used_s
+        if self.times >= LOOKS:
+            os._exit(WAITS)
+
+
+def install(mutant: Mutant) -> None:
+    """Put the mutant's code into the functions of the module that was loaded."""
+    module = importlib.import_module(mutant.import_name)
+    assert module.__file__ is not None, mutant
+    codes = (
+        compile(text, module.__file__, "exec", dont_inherit=True)
+        for text in (path_of(mutant.module).read_bytes(), mutant.source())
+    )
+    changed = list(_changed(*codes))
+    assert changed, mutant
+    for before, after in changed:
+        *names, name = before.co_qualname.split(".")
+        holder: Any = module
+        for each in names:
+            holder = vars(holder)[each]
+        (function,) = [each for each in _functions(vars(holder)[name]) if each.__code__ == before]
+        if before.co_freevars == after.co_freevars:
+            function.__code__ = after
+        else:  # `super()` is not called any more
+            setattr(holder, name, FunctionType(after, function.__globals__, name, function.__defaults__))
+
+
+def _changed(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """Functions of a module, and of its classes, that are not what they were."""
+    pairs = zip(*(filter(inspect.iscode, each.co_consts) for each in (before, after)), strict=True)
+    for one, other in pairs:
+        if one != other and one.co_flags & inspect.CO_OPTIMIZED:
+            if not one.co_name.startswith("<"):  # of a class's own fields, which only moved
+                yield one, other
+        elif one != other:
+            yield from _changed(one, other)
+
+
+def _functions(found: Any) -> Iterator[FunctionType]:
+    """The functions behind a name of a module or class."""
+    if isinstance(found, property):
+        for each in (found.fget, found.fset):
+            yield from () if each is None else _functions(each)
+    elif isinstance(found, classmethod | staticmethod):
+        yield from _functions(found.__func__)
+    elif isinstance(found, FunctionType):
+        yield found
+    if hasattr(found, "__wrapped__") and not isinstance(found, classmethod | staticmethod):
+        yield from _functions(found.__wrapped__)
 
 
 class _Watcher:
@@ -187,29 +210,26 @@ class _Watcher:
         self._look(report)
 
     def _look(self, report: pytest.CollectReport | pytest.TestReport) -> None:
-        _give_time()
+        give_time()
         if report.failed and self.failed is None:
             self.failed = report.nodeid
 
 
-def _run_tests(tests: Sequence[str]) -> Verdict | None:
-    if not tests:
-        return None
+def run_tests(tests: Sequence[str]) -> Verdict | None:
     watcher = _Watcher()
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", *QUIETLY]
     try:
-        code = pytest.main([*options, *tests], plugins=[watcher])
+        code = pytest.main([*OPTIONS, *QUIETLY, *tests], plugins=[watcher])
     except BaseException as error:  # whatever a mutant raises
         return Verdict(TESTS, f"{type(error).__name__}: {error}"[:200])
     return None if code == pytest.ExitCode.OK else Verdict(TESTS, watcher.failed or f"pytest ended with {code}")
 
 
-def _run_seeds(seeds: range) -> Verdict | None:
-    for seed in seeds:
-        _give_time()
-        try:
-            from tests.simulation.histories import run_seed  # noqa: PLC0415 - not before the mutant is in place
+def run_seeds(seeds: Sequence[int]) -> Verdict | None:
+    from tests.simulation.histories import run_seed  # noqa: PLC0415 - not before the mutant is in place
 
+    for seed in seeds:
+        give_time()
+        try:
             _, failure = run_seed(seed)
         except BaseException as error:  # whatever a mutant raises
             failure = f"{type(error).__name__}: {error}"

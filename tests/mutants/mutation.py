@@ -50,6 +50,8 @@ class Mutant:
     text: str
     number: int = 1  # among those of its kind on its line
     twin: int = 1  # among those that read the same, on other lines
+    first: int = 0  # and last line of the statement that it is in, without its blocks
+    last: int = 0
 
     @property
     def id(self) -> str:
@@ -83,11 +85,13 @@ def mutants_in(module: str, source: bytes) -> list[Mutant]:
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
+    tree = ast.parse(source)
+    heads = sorted(map(_head, (node for node in ast.walk(tree) if isinstance(node, ast.stmt))))
     found: list[Mutant] = []
     known: set[tuple[int, int, str]] = set()
     names: Counter[tuple[int, str]] = Counter()
     twins: Counter[tuple[int, str, str]] = Counter()
-    for kind, node, text in sorted(_edits(ast.parse(source)), key=_place):
+    for kind, node, text in sorted(_edits(tree), key=_place):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
@@ -101,8 +105,17 @@ def mutants_in(module: str, source: bytes) -> list[Mutant]:
         number = names[node.lineno, kind]
         shown = _without_indent(before), _without_indent(after)
         twins[number, *shown] += 1
-        found.append(Mutant(module, node.lineno, kind, *shown, start, end, text, number, twins[number, *shown]))
+        begin, until = [head for head in heads if head[0] <= node.lineno <= head[1]][-1]
+        twin = twins[number, *shown]
+        found.append(Mutant(module, node.lineno, kind, *shown, start, end, text, number, twin, begin, until))
     return found
+
+
+def _head(statement: ast.stmt) -> tuple[int, int]:
+    """The lines of a statement without its blocks."""
+    assert statement.end_lineno is not None
+    inside = [block[0].lineno for block in _blocks(statement) if block]
+    return statement.lineno, max(statement.lineno, min(inside) - 1) if inside else statement.end_lineno
 
 
 def _place(edit: Edit) -> tuple[int, int, str, str]:

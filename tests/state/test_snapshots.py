@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from samovar.state.digest import digest
-from samovar.state.errors import StoreError
+from samovar.state.errors import StoreError, StoreFull
 from samovar.state.rocks import RocksStore
 from samovar.state.snapshots import (
     BadSnapshot,
@@ -238,3 +238,38 @@ def test_a_kill_while_a_snapshot_is_taken_leaves_whole_ones(
     assert taken(again, folder, 3, keep=1).number == newest + 1
     again.close()
     assert names(folder) == [str(newest + 1)]
+
+
+def test_a_snapshot_says_how_large_it_is_and_all_that_can_be_read_are_listed(store: RocksStore, folder: Path) -> None:
+    for number in (1, 2, 3):
+        taken(store, folder, number)
+    flip(folder / "2" / "manifest.json", 30)
+    found = list(listed(folder))
+    assert [snapshot.number for snapshot in found] == [1, 3]
+    own = [path.stat().st_size for path in found[0].folder.iterdir() if path.name != "manifest.json"]
+    assert found[0].bytes == sum(own)
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_nothing(
+    store: RocksStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("samovar.state.snapshots.write_file", full)
+    with pytest.raises(StoreFull):
+        taken(store, folder, 1)
+    assert names(folder) == []
+
+
+def test_a_copy_that_cannot_be_made_leaves_nothing(
+    store: RocksStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    snapshot = taken(store, folder, 1)
+    monkeypatch.setattr("samovar.state.snapshots.sync", full)
+    with pytest.raises(StoreFull):
+        open_copy(snapshot, tmp_path / "copy")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("copy")]

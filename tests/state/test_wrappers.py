@@ -102,6 +102,54 @@ def test_a_cache_stays_within_its_bytes_and_drops_the_least_recently_used() -> N
     assert cached.bytes_used == 0
 
 
+def test_a_cached_row_that_is_written_again_counts_once_and_is_the_newest() -> None:
+    cached = CachedStore(MemoryStore(), cache_bytes=3 * (160 + 1 + 10))
+    cached.accept([(b"a", bytes(10)), (b"b", bytes(10)), (b"c", bytes(10))])
+    full = cached.bytes_used
+    assert full == 3 * (160 + 1 + 10)
+    cached.accept([(b"a", bytes(10))])
+    assert cached.bytes_used == full, "to the last byte it fits"
+    cached.accept([(b"d", bytes(10))])
+    assert (list(cached._rows), cached.bytes_used) == ([b"c", b"a", b"d"], full)
+    cached.accept([(b"d", None)])
+    assert cached.bytes_used == full - 10
+
+
+def test_many_keys_are_asked_for_at_once_and_each_once() -> None:
+    below = CountingStore()
+    below.write([(b"a", b"1"), (b"b", b"2")])
+    cached = CachedStore(below, cache_bytes=10_000)
+    assert cached.get(b"a") == b"1"
+    assert cached.multi_get([b"b", b"a", b"none", b"b"]) == [b"2", b"1", None, b"2"]
+    assert cached.multi_get([b"a", b"b", b"none"]) == [b"1", b"2", None]
+    assert sorted(below.asked) == [b"a", b"b", b"none"]
+    assert list(cached._rows) == [b"a", b"b", b"none"]
+    assert cached.multi_get([]) == []
+
+
+@pytest.mark.parametrize("new", [1, 63, 64, 65, 200])
+def test_an_overlay_keeps_its_keys_in_order_however_many_came(new: int) -> None:
+    overlay = Overlay(MemoryStore())
+    overlay.put(b"m", b"")
+    assert [key for key, _ in overlay.range()] == [b"m"]
+    keys = [b"%03d" % (place * 37 % 211) for place in range(new)]
+    for key in keys:
+        overlay.put(key, b"")
+    overlay.put(b"m", b"again")
+    assert [key for key, _ in overlay.range()] == sorted([b"m", *keys])
+    assert [key for key, _ in overlay.range(keys[0], b"m")] == sorted(key for key in keys if key >= keys[0])
+    overlay.clear()
+    overlay.put(b"a", b"")
+    assert [key for key, _ in overlay.range()] == [b"a"]
+
+
+def test_what_was_not_committed_is_gone_with_the_overlay() -> None:
+    overlay = Overlay(MemoryStore())
+    overlay.put(b"a", b"1")
+    overlay.close()
+    assert (overlay.changes(), overlay.get(b"a")) == ([], None)
+
+
 # ---------------------------------------------------------------- namespaces
 
 

@@ -7,19 +7,26 @@ from dataclasses import replace
 import pytest
 
 from samovar.changelog.formats.record import (
+    DEADLINE,
     FORMAT,
+    FORMATS,
+    NO_DEADLINE,
+    POSITION,
     EmittedWatermark,
     InputPosition,
     Position,
     SourcePartitionPosition,
     UnknownSchema,
     deadline_rows,
+    deadlines_in,
+    key_prefix,
     pack_position,
     refuse_newer,
     refuse_others,
     renamed_row,
     row_parts,
     store_prefix,
+    unpack_checkpoint,
     unpack_position,
     unreadable_rows,
 )
@@ -94,3 +101,72 @@ def test_a_row_names_its_key_its_store_and_its_number(size: int) -> None:
     ):
         assert deadline_rows([other]) == []
     assert deadline_rows([(store_prefix(key, "rule") + b"\x01", b"\x01" + time)]) == []
+
+
+def header(key: bytes, time: int | None, store: str = "rule", kind: bytes = b"\0") -> tuple[bytes, bytes]:
+    """A header row with its deadline."""
+    deadline = NO_DEADLINE if time is None else (time + (1 << 63)).to_bytes(8, "big")
+    return store_prefix(key, store) + kind, b"\1" + deadline + b"rest"
+
+
+def test_headers_with_a_deadline_have_an_index_row() -> None:
+    due, never = header(b"a", 5), header(b"b", None)
+    chunk = header(b"c", 5, kind=b"\1\0\0\0\1")
+    changes = [due, never, chunk, (header(b"d", 5)[0], None), (POSITION, b"\1" + b"x" * 9), header(b"e", -5)]
+    found = deadline_rows(changes)
+    assert found == [
+        (DEADLINE + due[1][1:9] + b"a", b""),
+        (DEADLINE + header(b"e", -5)[1][1:9] + b"e", b""),
+    ]
+    assert list(deadlines_in([due])) == [(found[0][0], due[0])]
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 300, 20_000])
+def test_a_row_gets_another_store(size: int) -> None:
+    key = b"k" * size
+    row = store_prefix(key, "old") + b"\1\0\0\0\7"
+    other = renamed_row(row, "new-name")
+    assert other == store_prefix(key, "new-name") + b"\1\0\0\0\7"
+    assert row_parts(other) == (key, "new-name", 1, 7)
+    assert other.startswith(key_prefix(key))
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ([], "state-damaged"),
+        ([b""], "state-damaged"),
+        ([b"\1x", b"\0"], "state-damaged"),
+        ([b"\1", b"\2"], "format-newer"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_damaged_or_of_a_newer_version(values: list[bytes], code: str) -> None:
+    assert unreadable_rows(values).code == code
+
+
+@pytest.mark.parametrize(
+    ("formats", "is_newer"),
+    [
+        ({}, False),
+        (FORMATS, False),
+        ({"row": 0}, False),
+        ({"row": 2}, True),
+        ({"position": 2, "row": 1}, True),
+        ({"x": 1}, True),
+    ],
+)
+def test_formats_of_a_manifest_above_ours_are_refused(formats: dict[str, int], is_newer: bool) -> None:
+    if not is_newer:
+        refuse_newer(formats, "its state")
+        return
+    with pytest.raises(Refused) as refused:
+        refuse_newer(formats, "its state")
+    assert refused.value.code == "format-newer"
+
+
+@pytest.mark.parametrize("data", [b"no JSON", b"[]", b"{}", b'{"v":"x"}', b'{"v":1}'])
+def test_what_is_damaged_is_refused(data: bytes) -> None:
+    for unpack in (unpack_position, unpack_checkpoint):
+        with pytest.raises(Refused) as refused:
+            unpack(data)
+        assert refused.value.code == "state-damaged"

@@ -20,15 +20,19 @@ from samovar.state.tables import TableStore
 FIRST = (b"\x01", b"first")
 
 
+def block(part: list[Change]) -> RecordBlock:
+    count = len(part)
+    null = np.array([value is None for _, value in part])
+    numbers = np.arange(count, dtype=np.int64)
+    keys, values = joined([key for key, _ in part]), joined([value or b"" for _, value in part])
+    return RecordBlock("t", 0, numbers, numbers, count, keys, values, np.zeros(count, np.bool_), null)
+
+
 def newest_of(*parts: list[Change]) -> LatestByKey:
     """As if each part had been read from a log."""
     made = LatestByKey()
     for part in parts:
-        count = len(part)
-        null = np.array([value is None for _, value in part])
-        numbers = np.arange(count, dtype=np.int64)
-        keys, values = joined([key for key, _ in part]), joined([value or b"" for _, value in part])
-        made.add(RecordBlock("t", 0, numbers, numbers, count, keys, values, np.zeros(count, np.bool_), null), count)
+        made.add(block(part), len(part))
     made.sort()
     return made
 
@@ -140,3 +144,25 @@ def test_the_first_of_the_newest_rows() -> None:
     assert newest_of([(b"b", b"1"), (b"a", b"2")], [(b"a", None)]).first() == (b"a", None)
     assert newest_of([(b"b", b"1"), (b"a", b"2")]).first() == (b"a", b"2")
     assert LatestByKey().first() is None
+
+
+def test_what_is_held_is_counted_by_keys_and_values() -> None:
+    rows = LatestByKey()
+    records = block([(b"aa", b"123"), (b"b", None), (b"ccc", b"1")])
+    rows.add(records, 2)
+    assert (rows.bytes, len(rows)) == (2 + 3 + 1, 2)
+    rows.add(records, 3)
+    assert (rows.bytes, len(rows)) == (6 + 10, 3)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_table_keeps_tombstones_where_there_may_be_rows_to_delete(keep: bool) -> None:
+    table = NewestTable(FIRST, newest_of([(b"b", b"1"), (b"a", None)]), keep_tombstones=keep)
+    assert table.changes() == [FIRST, *([(b"a", None)] if keep else []), (b"b", b"1")]
+
+
+def test_a_table_that_cannot_be_written_says_where(tmp_path: Path) -> None:
+    table = NewestTable(FIRST, newest_of([(b"b", b"1")]), keep_tombstones=False)
+    with pytest.raises(OSError, match="nowhere"):
+        table.write(tmp_path / "nowhere" / "file.sst")
+    assert table.write(tmp_path / "file.sst") > 0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.native.kernel import Batch, kernel
-from samovar.patterns.engine.order import NO_TIME, Buffer, drain, order
+from samovar.patterns.engine.order import NO_TIME, Buffer, drain, order, release
 
 Row = tuple[int, int, int, int]  # time, stream, partition, offset
 
@@ -101,3 +101,94 @@ def test_in_order_without_slack_is_passed_through() -> None:
     ordered = order(batch, Buffer(columns=0, slack_ms=(0,)))
     assert ordered.released is batch
     assert ordered.watermark == 4
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def two(low_watermark: int = NO_TIME) -> Buffer:
+    """Two streams, of which the first has a slack of 10."""
+    return Buffer(columns=0, slack_ms=[10, 0], partitions=[(0, 0), (1, 0)], low_watermark=low_watermark)
+
+
+def taken(buffer: Buffer, *rows: Row) -> tuple[list[Row], list[tuple[int, int]], int]:
+    ordered = order(batch_of(rows), buffer)
+    late = list(zip(ordered.late.tolist(), ordered.late_by_ms.tolist(), strict=True))
+    return rows_of(ordered.released), late, ordered.watermark
+
+
+def test_the_watermark_is_the_least_of_all_partitions_and_never_goes_back() -> None:
+    buffer = two()
+    assert buffer.watermark() == NO_TIME
+    buffer.max_event_time[0, 0] = 50
+    assert buffer.watermark() == NO_TIME
+    buffer.max_event_time[1, 0] = 45
+    assert buffer.watermark() == 40
+    buffer.max_event_time[1, 0] = 30
+    assert buffer.watermark() == 30
+    buffer.low_watermark = 35
+    assert buffer.watermark() == 35
+    buffer.max_event_time.clear()
+    assert buffer.watermark() == 35
+
+
+def test_an_event_is_late_behind_its_own_partition_only() -> None:
+    buffer = two()
+    assert taken(buffer, (50, 0, 0, 0), (39, 0, 0, 1), (40, 0, 0, 2), (5, 1, 0, 0), (4, 1, 0, 1)) == (
+        [], [(1, 1), (4, 1)], 5,
+    )  # fmt: skip
+    assert taken(buffer, (3, 1, 0, 2), (60, 1, 0, 3)) == ([(5, 1, 0, 0)], [(0, 2)], 40)
+    assert buffer.max_event_time == {(0, 0): 50, (1, 0): 60}
+
+
+def test_of_several_partitions_events_of_the_watermark_itself_wait() -> None:
+    buffer = two()
+    assert taken(buffer, (30, 0, 0, 0), (20, 1, 0, 0))[0] == []
+    assert taken(buffer, (31, 0, 0, 1), (21, 1, 0, 1))[0] == [(20, 1, 0, 0)]
+    buffer.max_event_time[1, 0] = 99
+    assert rows_of(release(buffer).released) == []
+    buffer.max_event_time[0, 0] = 41
+    assert rows_of(release(buffer).released) == [(21, 1, 0, 1), (30, 0, 0, 0)]
+    assert (release(buffer).watermark, rows_of(drain(buffer)), len(buffer.pending)) == (31, [(31, 0, 0, 1)], 0)
+
+
+def test_of_one_partition_they_do_not() -> None:
+    buffer = Buffer(columns=0, slack_ms=[10])
+    assert taken(buffer, (20, 0, 0, 0), (30, 0, 0, 1)) == ([(20, 0, 0, 0)], [], 20)
+    assert taken(buffer, (25, 0, 0, 2), (25, 0, 0, 3), (40, 0, 0, 4)) == (
+        [(25, 0, 0, 2), (25, 0, 0, 3), (30, 0, 0, 1)], [], 30,
+    )  # fmt: skip
+
+
+def test_events_of_one_time_come_by_stream_partition_and_offset() -> None:
+    buffer = Buffer(columns=0, slack_ms=[0, 0], partitions=[(0, 0), (0, 1), (1, 0)])
+    rows = [(5, 1, 0, 0), (5, 0, 1, 0), (5, 0, 0, 1), (5, 0, 0, 2), (4, 1, 0, 9)]
+    taken(buffer, *rows[:4])
+    assert rows_of(drain(buffer)) == [(5, 0, 0, 1), (5, 0, 0, 2), (5, 0, 1, 0), (5, 1, 0, 0)]
+
+
+def test_what_is_in_order_is_passed_through_and_what_is_not_is_sorted() -> None:
+    buffer = Buffer(columns=0, slack_ms=[0])
+    batch = batch_of([(1, 0, 0, 0), (1, 0, 0, 1), (2, 0, 0, 2)])
+    assert order(batch, buffer).released is batch
+    swapped = batch_of([(3, 0, 0, 4), (3, 0, 0, 3)])
+    ordered = order(swapped, buffer)
+    assert ordered.released is not swapped
+    assert rows_of(ordered.released) == [(3, 0, 0, 3), (3, 0, 0, 4)]
+    waiting = Buffer(columns=0, slack_ms=[5])
+    taken(waiting, (10, 0, 0, 0))
+    assert taken(waiting, (15, 0, 0, 1))[0] == [(10, 0, 0, 0)]
+
+
+def test_nothing_changes_nothing() -> None:
+    buffer = two(low_watermark=7)
+    assert taken(buffer) == ([], [], 7)
+    assert buffer.max_event_time == {(0, 0): NO_TIME, (1, 0): NO_TIME}
+
+
+def test_partitions_with_large_numbers_are_told_apart() -> None:
+    buffer = Buffer(columns=0, slack_ms=[0, 0, 0], partitions=[(2, 70_000), (1, 70_000)])
+    taken(buffer, (5, 2, 70_000, 0), (9, 1, 70_000, 0))
+    assert buffer.max_event_time == {(2, 70_000): 5, (1, 70_000): 9}
+    taken(buffer, (6, 2, 70_000, 1))
+    assert buffer.max_event_time == {(2, 70_000): 6, (1, 70_000): 9}

@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 
 from samovar.changelog.batches import RecordBlock
-from samovar.changelog.formats.forwarded import heads_of
+from samovar.changelog.formats.forwarded import heads_of, marks_of
 from samovar.changelog.formats.record import EmittedWatermark
 from samovar.native.kernel import joined
 from samovar.patterns.engine.order import NO_TIME
-from samovar.tasks.input.repartition_sink import MARK_INTERVAL_MS, MARK_INTERVAL_PART, ONE_KEY, RepartitionSink, State
+from samovar.tasks.input.repartition_sink import (
+    MARK_INTERVAL_MS,
+    MARK_INTERVAL_PART,
+    ONE_KEY,
+    RepartitionOutput,
+    RepartitionSink,
+    State,
+)
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import Forward, InputSpec
 
@@ -128,3 +135,99 @@ def test_events_go_out_in_order_under_the_field_of_the_stage() -> None:
 @pytest.mark.parametrize(("before", "offsets"), [(0, [0, 2, 4]), (1, [2, 4]), (3, [4]), (4, [4]), (5, [])])
 def test_what_was_forwarded_before_a_rewind_is_not_forwarded_again(before: int, offsets: list[int]) -> None:
     assert [offset for _, offset in forwarded(FORWARD, GIVEN, before)[0]] == offsets
+
+
+# ---------------------------------------------------------------- what is told, step by step
+
+
+def outlet_of(found: RepartitionSink) -> RepartitionOutput:
+    (outlet,) = found.outputs
+    return outlet
+
+
+def test_all_is_forwarded_from_where_the_stream_was_when_it_began() -> None:
+    found = sink()
+    found.source.sources["use"].next = 7
+    assert (outlet_of(found).since, found.emitted()) == (None, {})
+    found.begin()
+    found.source.sources["use"].next = 9
+    found.begin()
+    assert outlet_of(found).since == 7
+    assert found.emitted() == {"s-use-by-u": EmittedWatermark(7, None, False)}
+
+
+def test_a_mark_says_how_far_the_source_is() -> None:
+    found = sink()
+    found.source.sources["use"].next = 7
+    found.due_watermarks(0)
+    ((_, value),) = found.appends()[0].records
+    values = joined([value or b""])
+    (mark,) = marks_of(heads_of(values), values)
+    assert (mark.partition, mark.next, mark.max_event_time, mark.idle, mark.since) == (0, 7, T0, False, 7)
+
+
+def test_events_take_the_place_of_what_the_clock_would_tell() -> None:
+    """After them a mark tells how far the stream is; it goes to every partition, and once."""
+    stream_source = StreamSource([InputSpec(stream="use", topic="t", key="card", slack_ms=SLACK)], ("card", "u"), 0)
+    found = RepartitionSink([FORWARD], stream_source, 0, {}, lambda *_: 0)
+    found.begin()
+    given = records((0, "x"), (50, "y"))
+    assert found.forward("use", given, stream_source.feed(given)) == 0
+    assert found.bytes == len(given.values.data)
+    assert outlet_of(found).spoke
+    appends = found.appends()
+    assert [(each.partition, each.among, len(each.records)) for each in appends] == [
+        (None, 3, 2), (0, None, 1), (1, None, 1), (2, None, 1),
+    ]  # fmt: skip
+    assert (found.bytes, outlet_of(found).pairs, outlet_of(found).told) == (0, [], State(T0 + 50, False))
+    assert found.appends() == []
+    assert found.forward("other", given, stream_source.feed(records())) == 0
+    assert found.forward("use", records(), stream_source.feed(records())) == 0
+    assert found.appends() == []
+
+
+def test_of_late_events_nothing_goes_out() -> None:
+    stream_source = StreamSource([InputSpec(stream="use", topic="t", key="card", slack_ms=SLACK)], ("card", "u"), 0)
+    found = RepartitionSink([FORWARD], stream_source, 0, {}, lambda *_: 0)
+    found.begin()
+    stream_source.buffer.max_event_time[0, 0] = T0 + 9_000
+    given = records((0, "x"), (10, "y"))
+    fed = stream_source.feed(given)
+    assert (len(fed.late), found.forward("use", given, fed), found.bytes, outlet_of(found).pairs) == (2, 0, 0, [])
+
+
+def test_a_silent_stream_speaks_again_with_its_next_event() -> None:
+    found = sink(told=EmittedWatermark(0, T0, True))
+    assert due_watermarks(found, IDLE + END) is None
+    outlet_of(found).spoke, outlet_of(found).news = True, State(T0 + 60, False)
+    assert len(found.appends()) == 3
+    assert (outlet_of(found).told, outlet_of(found).spoke) == (State(T0 + 60, False), True)
+
+
+def test_what_was_told_never_goes_back() -> None:
+    found = sink(told=EmittedWatermark(0, T0 + 9_000, False))
+    outlet_of(found).news = State(T0, False)
+    assert found.appends() == []
+    outlet_of(found).news = State(T0, True)
+    assert len(found.appends()) == 3
+    assert (outlet_of(found).told, outlet_of(found).spoke) == (State(T0 + 9_000, True), False)
+
+
+def test_two_stages_may_be_keyed_by_one_field() -> None:
+    other = replace(FORWARD, stage="other", topic="s-use-other", partitions=1)
+    by_card = replace(FORWARD, stage="by-card", topic="s-use-by-card", field="card", partitions=1)
+    stream_source = StreamSource([InputSpec(stream="use", topic="t", key="card", slack_ms=SLACK)], ("card", "u"), 0)
+    told = {each.topic: EmittedWatermark(0, None, False) for each in (FORWARD, other, by_card)}
+    found = RepartitionSink([FORWARD, other, by_card], stream_source, 0, told, lambda *_: 0)
+    assert stream_source.texts == {"use": (1, 0)}
+    given = records((0, "x"), (10, None))
+    assert found.forward("use", given, stream_source.feed(given)) == 2
+    keys = [[key for key, _ in each.records] for each in found.appends() if each.partition is None]
+    assert keys == [[b"x"], [b"x"], [b"c", b"c"]]
+
+
+def test_what_was_told_all_of_before_a_rewind_is_not_told_again() -> None:
+    assert forwarded(FORWARD, GIVEN, before=5) == ([], 0)
+    keys, unkeyed = forwarded(FORWARD, GIVEN, before=4)
+    assert (keys, unkeyed) == ([(b"x", 4)], 0)
+    assert forwarded(FORWARD, GIVEN, before=1)[1] == 1

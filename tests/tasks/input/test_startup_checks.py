@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from samovar.changelog.formats.record import InputPosition, Position
-from samovar.changelog.log import Append, Bounds, Delivery, Topic, TopicPartition, TopicSpec
+from samovar.changelog.formats.record import InputPosition, Position, store_prefix
+from samovar.changelog.log import Append, Bounds, Delivery, Records, Topic, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
+from samovar.service.offline.trial import plan_of_rules
+from samovar.state.memory import MemoryStore
+from samovar.tasks.input.source import StreamSource
 from samovar.tasks.input.startup_checks import (
     check_against_changelog,
     check_against_inputs,
     check_against_journal,
     check_against_offsets,
     read_between,
+    recover_waiting,
+    rows_of_gone_rules,
 )
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import InputSpec
 from tests.simulation.broker import Broker
 from tests.simulation.memory_log import MemoryLog
 
+RULE = """
+rule: twice
+match: |
+  sequence by card with maxspan=10s
+    [use where true] as one
+    [use where true] as two
+"""
 AT = TopicPartition("t", 0)
 SPEC = InputSpec(stream="use", topic="t", key="card")
 POSITION = Position(
@@ -127,3 +140,38 @@ def test_all_records_of_a_stretch_are_read(start: int, end: int) -> None:
     found = [offset for each in read_between(log, AT, start, end, 2) for offset in each.offsets.tolist()]
     assert found[: end - start] == list(range(start, end))
     assert len(found) <= end - start + 1
+
+
+class Recovering(StreamSource):
+    """Notes what it is asked to bring back."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.came: dict[str, list[int]] = {}
+
+    def recover(self, stream: str, records: Sequence[Records], stored: InputPosition) -> None:
+        offsets = [offset for each in records for offset in each.offsets.tolist()]
+        self.came[stream] = [offset for offset in offsets if offset < stored.next]
+        super().recover(stream, records, stored)
+
+
+@pytest.mark.parametrize(("safe", "came"), [(1, [1, 2]), (3, None)])
+def test_what_waited_is_read_again_and_the_rest_only_stands(replay_from: int, came: list[int] | None) -> None:
+    log = MemoryLog(Broker(SetClock()))
+    log.create([TopicSpec("t", 1)])
+    values = [b'{"card": "c", "ts": %d}' % number for number in range(4)]
+    log.append([Append(topic="t", records=[(b"c", value) for value in values], partition=0)])
+    source = Recovering([SPEC], ("card",), 0)
+    inputs = {"gone": InputPosition("t", "id", 3, 1), "use": InputPosition("t", "id", 3, replay_from)}
+    recover_waiting(log, source, Position(None, inputs, ("use", "gone"), {}), 0)
+    assert source.sources["use"].next == 3
+    assert source.came == ({} if came is None else {"use": came})
+
+
+def test_states_of_rules_that_are_no_more_get_tombstones() -> None:
+    plan = plan_of_rules(RULE, {"use": {"key": "card"}}, {}, {})
+    (name,) = plan.program.stores
+    store = MemoryStore()
+    kept, gone = store_prefix(b"a", name) + b"\0", store_prefix(b"a", "other") + b"\0"
+    store.write([(kept, b"1"), (gone, b"1"), (b"q", b"1"), (b"s", b"1")])
+    assert rows_of_gone_rules(store, plan) == [(gone, None)]

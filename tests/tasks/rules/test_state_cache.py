@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from samovar.changelog.formats.record import ROW
+from samovar.changelog.formats.record import ROW, row_parts
+from samovar.common.errors import Refused
+from samovar.patterns.engine.matcher import BatchTooLarge, StepBudget
 from samovar.service.offline.trial import plan_of_rules
+from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.harness import TaskTestHarness
 from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.rules.state_cache import StateCache
@@ -111,3 +115,128 @@ def test_forgotten_states_are_gone_with_the_next_commit_and_not_before() -> None
     buy(bench, "a", 900, 1)
     bench.commit()
     assert (rows(bench), alerts(bench)) == (0, [])
+
+
+def with_states(count: int, rule: str = ABSENT) -> TaskTestHarness:
+    bench = harness(rule)
+    for number in range(count):
+        buy(bench, f"c{number}", 1, 0)
+    bench.commit()
+    assert rows(bench) == count
+    return bench
+
+
+def cache_over(bench: TaskTestHarness, **tunables: int) -> StateCache:
+    plan = replace(bench.plan, tunables=replace(bench.plan.tunables, **tunables))
+    return StateCache(plan, bench.store, ["purchase"])
+
+
+@pytest.mark.parametrize(("most", "is_whole"), [(3, True), (2, False), (4, True)])
+def test_a_store_is_loaded_whole_up_to_so_many_rows(most: int, is_whole: bool) -> None:
+    bench = with_states(3)
+    cache = cache_over(bench, whole_states=most)
+    assert (cache.whole, cache.states.live()) == (is_whole, 3 if is_whole else 0)
+    assert cache.index.status is (Index.NONE if is_whole else Index.BUILDING)
+
+
+def test_a_store_that_is_much_too_large_is_not_even_looked_at() -> None:
+    bench = with_states(5)
+
+    class Large(MemoryStore):
+        ranges = 0
+
+        def rows_about(self) -> int:
+            return 5
+
+        def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+            self.ranges += start == ROW
+            return super().range(start, end)
+
+    for most, looks in ((2, 0), (3, 1)):
+        store = Large()
+        store.write(bench.store.range(ROW, ROWS_END))
+        plan = replace(bench.plan, tunables=replace(bench.plan.tunables, whole_states=most))
+        assert not StateCache(plan, store, ["purchase"]).whole
+        assert store.ranges == looks
+
+
+def test_a_state_that_grows_gets_its_index() -> None:
+    bench = harness(ABSENT, whole_states=2)
+    cache = cache_of(bench)
+    for number, status in enumerate((Index.NONE, Index.NONE, Index.BUILDING)):
+        buy(bench, f"c{number}", 1, 0)
+        bench.commit()
+        assert cache.index.status is status
+    assert cache.whole, "what is in memory stays there"
+    cache.index_some()
+    assert cache.index.status is Index.READY
+
+
+def test_what_is_in_memory_and_what_is_not_have_their_deadlines() -> None:
+    bench = with_states(2)
+    cache = cache_over(bench, whole_states=1)
+    assert cache.next_deadline() == START + 10 * MINUTE
+    assert cache.index.status is Index.READY, "it is finished where somebody relies on it"
+    cache = cache_over(bench, whole_states=5)
+    assert cache.next_deadline() == START + 10 * MINUTE
+
+
+def test_all_states_in_memory_are_gone_after_an_eviction_and_what_was_dropped_stays_counted() -> None:
+    bench = with_states(3)
+    cache = cache_of(bench)
+    cache.dropped_before = 4
+    cache.evict()
+    assert (cache.whole, cache.states.live(), cache.index.status, cache.dropped_before) == (False, 0, Index.READY, 4)
+    assert cache.committed() == 4
+
+
+@pytest.mark.parametrize("evict", [False, True])
+def test_what_a_step_may_take_holds_after_an_eviction_too(evict: bool) -> None:
+    bench = with_states(1, SEQUENCE)
+    cache_of(bench).limit(StepBudget(step_bytes=0))
+    if evict:
+        cache_of(bench).evict()
+    with pytest.raises(BatchTooLarge):
+        buy(bench, "c0", 900, 1)
+
+
+def test_forgotten_states_have_tombstones_unless_there_is_a_new_one() -> None:
+    bench = with_states(3)
+    cache = cache_of(bench)
+    cache.dropped_before = 2
+    cache.forget()
+    assert (cache.whole, cache.is_forgotten, cache.states.live(), cache.dropped_before) == (True, True, 0, 2)
+    buy(bench, "c1", 1, 1)
+    changes, _ = cache.changes(bench.processor.source.watermark)
+    values = {row_parts(row)[0]: value is None for row, value in changes}
+    assert sorted(values.values()) == [False, True, True]
+    cache.committed()
+    assert not cache.is_forgotten
+
+
+def test_an_empty_store_takes_the_place_of_one_to_which_nothing_was_committed() -> None:
+    cache, store = cache_of(harness(ABSENT)), MemoryStore()
+    before = cache.index
+    cache.spill_to(store)
+    assert cache.store is store
+    assert cache.index is not before
+
+
+def test_rows_that_are_damaged_are_refused() -> None:
+    bench = with_states(1)
+    ((row, value),) = bench.store.range(ROW, ROWS_END)
+    for broken, code in ((value[:5], "state-damaged"), (b"\x63" + value[1:], "format-newer")):
+        bench.store.put(row, broken)
+        with pytest.raises(Refused) as refused:
+            cache_over(bench)
+        assert refused.value.code == code
+
+
+def test_entries_of_the_index_come_with_a_commit_once_it_is_begun() -> None:
+    bench = with_states(1)
+    cache = cache_of(bench)
+    assert cache.changes(START)[1] == []
+    cache.index.begin()
+    buy(bench, "new", 1, 1)
+    _, index = cache.changes(START + MINUTE)
+    assert [value for _, value in index] == [b""]

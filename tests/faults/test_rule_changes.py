@@ -48,7 +48,7 @@ def change(service: Service, text: str, **options: Any) -> None:
 
 
 def switches(service: Service, partition: int) -> list[JournalEntry]:
-    return [entry for entry in service.journal(partition) if entry.kind == "rules" and "book" in entry.facts]
+    return [entry for entry in service.journal(partition) if entry.kind == "rules" and "change" in entry.facts]
 
 
 def is_taken(service: Service, number: int) -> bool:

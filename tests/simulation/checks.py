@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from samovar.changelog.formats.journal import REWIND, SCHEMA, JournalEntry, is_void, unpack_entry
+from samovar.changelog.formats.journal import EntryKind, JournalEntry, is_void, unpack_entry
 from samovar.changelog.formats.record import POSITION, Position, unpack_position
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.changelog.schema_registry import ASK_AGAIN_S
@@ -218,7 +218,7 @@ def unknown_to(seen: Observed, stage: str) -> set[Place]:
             turns = [
                 entry.facts["known"]
                 for entry in seen.journals.get((stage, record.place[1]), ())
-                if entry.kind == SCHEMA
+                if entry.kind == EntryKind.SCHEMA
                 and (entry.facts["stream"], entry.facts["schema"]) == (record.stream, number)
                 and entry.inputs[record.stream] <= record.place[2]
             ]
@@ -387,9 +387,10 @@ def check_rewinds(seen: Observed) -> None:
         for partition in range(seen.partitions):
             standing: list[JournalEntry] = []
             for entry in seen.journals[plan.stage, partition]:
-                if entry.kind == REWIND:
+                if entry.kind == EntryKind.REWIND:
                     for each in standing:
-                        is_right = each.kind == REWIND or is_after(each, entry, slack_ms) == is_void(each.number, entry)
+                        is_right = is_after(each, entry, slack_ms) == is_void(each.number, entry)
+                        is_right = is_right or each.kind == EntryKind.REWIND
                         is_right = is_right or (seen.has_snapshots and not is_void(each.number, entry))
                         require(is_right, f"a rewind voids what was after it ({plan.stage}, {partition})", each, entry)
                     standing = [

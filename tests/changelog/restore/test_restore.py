@@ -190,9 +190,9 @@ class Counting(MemoryStore):
 
     tables = 0
 
-    def take(self, table: SortedTable) -> None:
+    def ingest_table(self, table: SortedTable) -> None:
         self.tables += 1
-        super().take(table)
+        super().ingest_table(table)
 
 
 @pytest.mark.parametrize(("table_rows", "tables"), [(1, 2), (2, 1), (3, 1)])

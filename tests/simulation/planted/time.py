@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from samovar.changelog.formats.journal import SCHEMA
+from samovar.changelog.formats.journal import EntryKind
 from samovar.changelog.formats.record import InputPosition, Position
 from samovar.changelog.log import TopicPartition
 from samovar.tasks.input.source import StreamSource
@@ -89,7 +89,7 @@ def silent_streams_are_forgotten_by_a_restart() -> Patching:
     resume = StreamSource.resume
 
     def forgetful(self: StreamSource, position: Position) -> None:
-        inputs = {name: replace(each, silent=False) for name, each in position.inputs.items()}
+        inputs = {name: replace(each, idle=False) for name, each in position.inputs.items()}
         resume(self, replace(position, inputs=inputs))
 
     return patch.object(StreamSource, "resume", forgetful)
@@ -100,7 +100,7 @@ def unknown_schemas_are_not_journaled() -> Patching:
     note = StreamSource._note
 
     def silent(self: StreamSource, kind: str, **facts: object) -> None:
-        if kind != SCHEMA:
+        if kind != EntryKind.SCHEMA:
             note(self, kind, **facts)
 
     return patch.object(StreamSource, "_note", silent)

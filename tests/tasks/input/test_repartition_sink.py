@@ -174,12 +174,12 @@ def test_events_take_the_place_of_what_the_clock_would_tell() -> None:
     given = records((0, "x"), (50, "y"))
     assert found.forward("use", given, stream_source.feed(given)) == 0
     assert found.bytes == len(given.values.data)
-    assert outlet_of(found).spoke
+    assert outlet_of(found).is_active
     appends = found.appends()
     assert [(each.partition, each.among, len(each.records)) for each in appends] == [
         (None, 3, 2), (0, None, 1), (1, None, 1), (2, None, 1),
     ]  # fmt: skip
-    assert (found.bytes, outlet_of(found).pairs, outlet_of(found).told) == (0, [], State(T0 + 50, False))
+    assert (found.bytes, outlet_of(found).pairs, outlet_of(found).emitted) == (0, [], State(T0 + 50, False))
     assert found.appends() == []
     assert found.forward("other", given, stream_source.feed(records())) == 0
     assert found.forward("use", records(), stream_source.feed(records())) == 0
@@ -199,18 +199,18 @@ def test_of_late_events_nothing_goes_out() -> None:
 def test_a_silent_stream_speaks_again_with_its_next_event() -> None:
     found = sink(told=EmittedWatermark(0, T0, True))
     assert due_watermarks(found, IDLE + END) is None
-    outlet_of(found).spoke, outlet_of(found).news = True, State(T0 + 60, False)
+    outlet_of(found).is_active, outlet_of(found).pending = True, State(T0 + 60, False)
     assert len(found.appends()) == 3
-    assert (outlet_of(found).told, outlet_of(found).spoke) == (State(T0 + 60, False), True)
+    assert (outlet_of(found).emitted, outlet_of(found).is_active) == (State(T0 + 60, False), True)
 
 
 def test_what_was_told_never_goes_back() -> None:
     found = sink(told=EmittedWatermark(0, T0 + 9_000, False))
-    outlet_of(found).news = State(T0, False)
+    outlet_of(found).pending = State(T0, False)
     assert found.appends() == []
-    outlet_of(found).news = State(T0, True)
+    outlet_of(found).pending = State(T0, True)
     assert len(found.appends()) == 3
-    assert (outlet_of(found).told, outlet_of(found).spoke) == (State(T0 + 9_000, True), False)
+    assert (outlet_of(found).emitted, outlet_of(found).is_active) == (State(T0 + 9_000, True), False)
 
 
 def test_two_stages_may_be_keyed_by_one_field() -> None:

@@ -244,9 +244,9 @@ def test_a_letter_names_the_source_of_its_record() -> None:
     run = Run()
     run.taken["a"] += [event(2, 7, 90), b"by hand, and long enough for a head"]
     records = run.records("a", 0)
-    where, offset, pair = run.source.letter(records, 0)
+    where, offset, pair = run.source.dead_letter(records, 0)
     assert (where, offset, pair) == (SourceCoordinates.of("a", 2, "a"), 7, (b"x", b'{"u": "x", "ts": 90}'))
-    where, offset, pair = run.source.letter(records, 1)
+    where, offset, pair = run.source.dead_letter(records, 1)
     assert (where, offset, pair) == (SourceCoordinates.of("s-a-by-u", 0, "a"), 1, (b"x", run.taken["a"][1]))
     assert run.source.original(records, 0) == (b"x", b'{"u": "x", "ts": 90}')
     run.taken["a"][1] = event(1, 3, 90)
@@ -357,7 +357,7 @@ def test_checkpoints_are_let_go_of_once_nothing_before_the_next_waits() -> None:
     run.feed("b", [event(0, 0, 101)])  # at offset 3
     run.feed("b", [event(1, 0, 201), event(0, 1, 201)])  # 4, 5
     run.feed("b", [event(0, 2, 301)])  # 6: three after the first
-    marks = run.source.received["b"].bookmarks
+    marks = run.source.received["b"].checkpoints
     assert [each.offset for each in marks] == [3, 6]
     assert run.source.inputs()["b"].replay_from == 3
     run.feed("a", [mark(each, 300) for each in range(3)])
@@ -379,19 +379,19 @@ def test_checkpoints_are_let_go_of_once_nothing_before_the_next_waits() -> None:
 def test_a_join_is_kept_for_as_long_as_what_is_before_it_may_be_read_again() -> None:
     run = begun()
     run.feed("b", [event(1, 0, 150), mark(0, 100, idle=True), event(0, 0, 160)])  # 3, 4, 5
-    assert run.source.inputs()["b"].joins == ((5, 0, 80),)
+    assert run.source.inputs()["b"].activations == ((5, 0, 80),)
     run.feed("b", [event(1, 1, 170), event(1, 2, 180)])
     run.feed("a", [mark(each, 185) for each in range(3)])
     run.feed("b", [mark(each, 165) for each in range(3)])
     stored = run.source.inputs()["b"]
-    assert (stored.replay_from, stored.joins) == (6, ())
-    assert list(run.source.received["b"].joins) == []
+    assert (stored.replay_from, stored.activations) == (6, ())
+    assert list(run.source.received["b"].activations) == []
 
 
 def test_no_join_is_kept_where_nothing_waits() -> None:
     run = begun()
     run.feed("b", [mark(0, 100, idle=True), mark(0, 100)])
-    assert (len(run.entries), run.source.inputs()["b"].joins) == (1, ())
+    assert (len(run.entries), run.source.inputs()["b"].activations) == (1, ())
 
 
 def test_an_entry_of_the_journal_does_again_what_was_done() -> None:
@@ -473,7 +473,7 @@ def test_newer_records_are_refused() -> None:
 def test_schemas_that_were_unknown_before_what_is_read_again_are_let_go_of() -> None:
     run = begun()
     source = run.source.sources["a"]
-    source.unknown = tuple([UnknownSchema(7, 1, 3), UnknownSchema(8, 1, 4), UnknownSchema(9, 1, None)])
+    source.unknown += (UnknownSchema(7, 1, 3), UnknownSchema(8, 1, 4), UnknownSchema(9, 1, None))
     stored = run.source.inputs()["a"].unknown
     assert stored == (UnknownSchema(8, 1, 4), UnknownSchema(9, 1, None))
     assert source.unknown == stored

@@ -155,7 +155,7 @@ def test_a_value_must_be_of_the_type_that_the_schema_says(kind: str, bad: Any) -
 def test_a_letter_and_an_event_are_named_by_where_they_stand() -> None:
     source = source_of()
     records = block("ta", 7, [value(0), None])
-    where, offset, pair = source.letter(records, 1)
+    where, offset, pair = source.dead_letter(records, 1)
     assert (where, offset, pair) == (SourceCoordinates.of("ta", 3, "a"), 8, (b"x", None))
     assert source.origins(records) == ([3, 3], [7, 8])
     assert source.original(records, 0) == (b"x", value(0))
@@ -179,8 +179,8 @@ def test_a_restart_reads_again_from_the_last_mark_before_what_waits() -> None:
     assert source.inputs()["a"].replay_from == 0, "the event waits for the slack"
     feed(source, "ta", 10)  # offset 1: no mark yet
     feed(source, "ta", 20)  # offset 2
-    assert [mark.offset for mark in source.sources["a"].marks] == [0, 2]
-    assert [mark.max_event_time for mark in source.sources["a"].marks] == [NO_TIME, T0 + 10]
+    assert [mark.offset for mark in source.sources["a"].checkpoints] == [0, 2]
+    assert [mark.max_event_time for mark in source.sources["a"].checkpoints] == [NO_TIME, T0 + 10]
     feed(source, "ta", 111)  # releases 0 and 10: what waits is from offset 2 on
     stored = source.inputs()["a"]
     assert (stored.next, stored.replay_from, stored.max_event_time) == (4, 2, T0 + 10)
@@ -189,7 +189,7 @@ def test_a_restart_reads_again_from_the_last_mark_before_what_waits() -> None:
     source.buffer.max_event_time[0, 3] = T0 + 9_000
     source.advance(0)
     stored = source.inputs()["a"]
-    assert (stored.next, stored.replay_from, stored.max_event_time, list(source.sources["a"].marks)) == (
+    assert (stored.next, stored.replay_from, stored.max_event_time, list(source.sources["a"].checkpoints)) == (
         5,
         5,
         T0 + 9_000,
@@ -201,7 +201,7 @@ def test_marks_are_so_many_records_apart() -> None:
     source = source_of(A)
     for ms in range(7):
         feed(source, "ta", ms)
-    assert [mark.offset for mark in source.sources["a"].marks] == [0, 2, 4, 6]
+    assert [mark.offset for mark in source.sources["a"].checkpoints] == [0, 2, 4, 6]
 
 
 def test_before_any_event_a_restart_reads_from_where_it_stands() -> None:
@@ -215,7 +215,7 @@ def test_before_any_event_a_restart_reads_from_where_it_stands() -> None:
         9,
         None,
     )
-    assert (stored.raises, stored.idle) == ((), False)
+    assert (stored.advances, stored.idle) == ((), False)
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
@@ -264,7 +264,7 @@ def test_a_raise_after_all_that_is_read_again_counts_too() -> None:
     source.buffer.low_watermark = NO_TIME
     source._advance_to(source.sources["a"], T0 + 60)
     stored = source.inputs()["a"]
-    assert (stored.next, stored.replay_from, stored.raises) == (2, 0, ((2, T0 + 60),))
+    assert (stored.next, stored.replay_from, stored.advances) == (2, 0, ((2, T0 + 60),))
     again = source_of(A)
     again.resume(Position(None, {"a": stored}, ("a",), {}, 0))
     assert again.sources["a"].next == 0
@@ -277,10 +277,10 @@ def test_a_position_brings_back_silence_schemas_and_ids() -> None:
     source = source_of()
     unknown = (UnknownSchema(7, 2, None),)
     stored = InputPosition("ta", "id", 5, 4, None, (), True, unknown=unknown)
-    source.sources["a"].marks.append(ReplayCheckpoint(0, 0, False))
+    source.sources["a"].checkpoints.append(ReplayCheckpoint(0, 0, False))
     source.resume(Position(T0, {"a": stored, "b": InputPosition("tb", "id2", 6, 6, T0 + 3)}, ("a", "b"), {}, 12))
     a, b = source.sources["a"], source.sources["b"]
-    assert (a.topic_id, a.next, a.idle, a.unknown, list(a.marks)) == ("id", 4, True, unknown, [])
+    assert (a.topic_id, a.next, a.idle, a.unknown, list(a.checkpoints)) == ("id", 4, True, unknown, [])
     assert (b.topic_id, b.next, b.idle) == ("id2", 6, False)
     assert source.buffer.max_event_time == {(1, 3): T0 + 3}
     assert (source.watermark, source.journaled) == (T0, 12)
@@ -305,7 +305,7 @@ def test_a_stream_that_never_had_an_event_falls_silent_and_joins_where_event_tim
     source.observe_end("b", True, 2_000)
     assert source.idle_watermark(2_000) == T0 + 900
     assert source.advance(2_000).watermark == T0 + 900
-    assert [(each.kind, dict(each.facts)) for each in source.entries] == [("silent", {"stream": "b"})]
+    assert [(each.kind, dict(each.facts)) for each in source.entries] == [("idle", {"stream": "b"})]
     assert (source.sources["b"].idle, source.buffer.max_event_time) == (True, {(0, 3): T0 + 1_000})
     source.advance(9_000)
     assert len(source.entries) == 1, "it is told once"
@@ -380,7 +380,7 @@ def test_a_journal_entry_does_again_what_was_done() -> None:
     def apply(kind: str, number: int, **facts: Any) -> list[int]:
         return shown(source.apply(JournalEntry(kind=kind, number=number, inputs={}, watermark=None, facts=facts)))
 
-    assert apply("silent", 4, stream="b") == []
+    assert apply("idle", 4, stream="b") == []
     assert (source.journaled, source.sources["b"].idle, source.watermark) == (4, True, T0 + 900)
     assert apply("advance", 5, stream="a", max_event_time=T0 + 1_200) == [1_000]
     assert (source.journaled, source.max_event_time("a")) == (5, T0 + 1_200)
@@ -428,9 +428,9 @@ def test_event_time_waits_for_a_stream_that_has_said_nothing_and_not_for_one_tha
     source = source_of()
     feed(source, "ta", 1_000)
     assert source.blocked_by() == ("b", 3)
-    source._go_idle(source.sources["b"])
+    source._mark_idle(source.sources["b"])
     assert source.blocked_by() == ("a", 3)
-    source._go_idle(source.sources["a"])
+    source._mark_idle(source.sources["a"])
     assert source.blocked_by() is None
 
 

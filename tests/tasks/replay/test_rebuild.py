@@ -184,7 +184,7 @@ def test_an_empty_journal_is_refused(tmp_path: Path) -> None:
     assert refused.value.code == "journal-empty"
 
 
-def entry(number: int, kind: str = "silent") -> Pair:
+def entry(number: int, kind: str = "idle") -> Pair:
     facts = {"stream": "left"}
     return b"0", pack_entry(JournalEntry(kind=kind, number=number, inputs={"left": 0}, watermark=None, facts=facts))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.changelog.formats.journal import REWIND, effective_entries, pack_entry
+from samovar.changelog.formats.journal import EntryKind, effective_entries, pack_entry
 from samovar.changelog.formats.record import POSITION, unpack_position
 from samovar.changelog.log import Append
 from samovar.state.memory import MemoryStore
@@ -52,7 +52,11 @@ def test_it_stands_where_the_moment_is_and_says_so_in_the_journal(live: Recorded
     assert [entry.number for entry in found.entries] == [last + 1 + place for place in range(len(found.entries))]
     assert position.journal == found.entries[-1].number
     first = found.entries[0]
-    assert (first.kind, first.watermark, dict(first.inputs)) == (REWIND, None, {"left": position.inputs["left"].next})
+    assert (first.kind, first.watermark, dict(first.inputs)) == (
+        EntryKind.REWIND,
+        None,
+        {"left": position.inputs["left"].next},
+    )
     assert (first.facts["to"], first.facts["until"], first.facts["alerts"]) == (START_MS + moment, {"left": 7}, "skip")
     assert all(dict(entry.inputs) == dict(first.inputs) for entry in found.entries)
     assert [entry.kind for entry in found.entries[1:]] == ["advance"]
@@ -65,7 +69,9 @@ def test_entries_of_after_the_moment_count_no_more(live: Recorded) -> None:
         found, _ = folded(live, moment)
         void = found.entries[0].facts["void"]
         gone = {number for first, last in void for number in range(first, last + 1)}
-        kept = [entry.number for entry in effective_entries([*journal, *found.entries]) if entry.kind != REWIND]
+        kept = [
+            entry.number for entry in effective_entries([*journal, *found.entries]) if entry.kind != EntryKind.REWIND
+        ]
         assert {entry.number for entry in journal} - gone == {number for number in kept if number <= len(journal)}
         assert 1 not in gone
         assert bool(gone) == (moment < 10_000)

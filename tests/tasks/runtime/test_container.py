@@ -359,14 +359,14 @@ def test_a_run_claims_its_slot_and_releases_it(tmp_path: Path) -> None:
 def test_a_claim_that_the_log_does_not_answer_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of(tmp_path)
     container = claimed(world)
-    take, fails = SlotClaim.take, [LogUnavailable("no answer")] * 2
+    acquire, fails = SlotClaim.acquire, [LogUnavailable("no answer")] * 2
 
     def failing(self: SlotClaim) -> None:
         if fails:
             raise fails.pop()
-        take(self)
+        acquire(self)
 
-    monkeypatch.setattr(SlotClaim, "take", failing)
+    monkeypatch.setattr(SlotClaim, "acquire", failing)
     began_ms = world.clock.now_ms
     container._claim_slot()
     assert (fails, world.clock.now_ms - began_ms) == ([], 150)

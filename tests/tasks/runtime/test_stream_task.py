@@ -278,7 +278,7 @@ def test_other_limits_of_alerts_are_noted_too(tmp_path: Path) -> None:
 def test_a_state_of_published_rules_waits_until_they_are_known(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     task = at_work(world, 1)
-    task.store.write([(b"w", b'{"v":1,"book":4,"rules":[]}')])
+    task.store.write([(b"w", b'{"v":1,"change":4,"rules":[]}')])
     again = fresh(world)
     again.open()
     with pytest.raises(RulesBehind) as behind:
@@ -422,7 +422,7 @@ def test_a_journal_that_was_made_again_must_have_all_entries(tmp_path: Path, is_
 
 def test_a_container_that_does_not_know_the_rules_of_a_state_says_so(tmp_path: Path) -> None:
     world = world_of(tmp_path)
-    at_work(world, 1).store.write([(b"w", b'{"v":1,"book":4,"rules":[]}')])
+    at_work(world, 1).store.write([(b"w", b'{"v":1,"change":4,"rules":[]}')])
     world.take(Kill(0, "", 0))
     with pytest.raises(Refused) as refused:
         at_work(world)

@@ -88,19 +88,19 @@ class PublishedRuleSource(RuleSource):
             if end == self._end:
                 return
             changes = read_changes(self._log, self._settings.service)
-            self._end = end
             if len(changes) <= self._known:
+                self._end = end
                 return
-            self._known = len(changes)
             try:
                 settings = with_registry(self._settings, folded(changes, self._settings))
                 plans = [*rule_plans(settings, self._partitions), *self._tasks]
                 ensure(self._log, settings)
                 self._found, self.refused = plans, None
             except Refused as error:
-                self.refused = self._known, error
-                text = f"change {self._known} of the rules is not taken, those before it go on: {error}"
-                self._tell(LogEvent(text, "rules-refused", "error", change=self._known, code=error.code))
+                self.refused = len(changes), error
+                text = f"change {len(changes)} of the rules is not taken, those before it go on: {error}"
+                self._tell(LogEvent(text, "rules-refused", "error", change=len(changes), code=error.code))
+            self._known, self._end = len(changes), end  # only now: a log that did not answer is asked again
 
     @contextmanager
     def watching(self) -> Iterator[None]:

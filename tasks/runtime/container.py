@@ -450,7 +450,7 @@ class Container:
                 self._catch_up_with(behind)
                 return
             if is_running:
-                if task.migration_due:
+                if task.migration_due and not task.dirty:  # else the next cycle does it, after a commit
                     self._migrate(member, task)
                 self._quarantine(member, task)
                 self._seek(member, task, resume=True)

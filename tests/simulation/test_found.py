@@ -167,6 +167,15 @@ def test_one_that_stood_still_while_it_left_does_not_free_the_slot_of_another() 
     simulate(replace(scenario(SINGLE, *steps), streams=streams, slots=(0, 0)))
 
 
+@pytest.mark.parametrize("count", range(1, 6))
+def test_a_change_of_rules_is_looked_at_again_where_the_log_did_not_answer(count: int) -> None:
+    """It was held to be known before its plans were made, and never came in."""
+    streams = {"left": LEFT_AND_RIGHT["left"]}
+    fails = FailCall(0, "topics", count, Failure.TIMEOUT_BEFORE)
+    steps = [record("left", "c", 0), *[Cycle(0)] * 4, Publish("disable", "single"), fails, Cycle(0), Cycle(0)]
+    simulate(replace(scenario(SINGLE, *steps), streams=streams))
+
+
 def test_a_task_that_was_closed_is_gone_at_once(tmp_path: Path) -> None:
     """A soak found it: with every rebalance a container grew by the states of the tasks that it had given up, because
     its loop runs without the cycle collector.

@@ -334,3 +334,12 @@ def test_the_digest_is_one_of_lengths_and_bytes() -> None:
     assert digest([(b"k", bytes(5000))]) != digest([(b"k", bytes(5001))])
     with pytest.raises(AssertionError, match="out of order"):
         digest([(b"b", b""), (b"a", b"")])
+
+
+def test_rows_and_index_are_told_apart() -> None:
+    stack = Stack(MemoryStore(), 10_000)
+    stack.rows("a").put(b"k", b"1")
+    stack.index("a").put(b"k", b"")
+    stack.keep()
+    rows, index = stack.changes()
+    assert ([key[:1] for key, _ in rows], [key[:1] for key, _ in index]) == ([b"u"], [b"x"])

@@ -542,5 +542,12 @@ def test_stretches_before_what_is_read_again_are_let_go_of() -> None:
     assert (a.unknown, a.placing) == (stored.unknown, stored.placing)
 
 
+def test_in_a_replay_the_journal_says_which_schemas_nobody_knew() -> None:
+    source = source_of(A)
+    assert not source.replays
+    source.replay()
+    assert source.replays
+
+
 def test_no_time_is_none() -> None:
     assert [known_time(each) for each in (NO_TIME, 0, T0)] == [None, 0, T0]

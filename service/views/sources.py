@@ -22,7 +22,7 @@ from samovar.changelog.spark.views import ConnectorRanges, SqlTable
 from samovar.service.config.models import ServiceFile
 from samovar.service.spark.frames.frame import SPLIT, FrameRange, frame_in, parse_options, ranges_of
 from samovar.service.spark.frames.rules import known_rules
-from samovar.service.topology.logs import kafka_of
+from samovar.service.spark.session import connector_settings
 from samovar.service.topology.stores import site_of
 from samovar.service.views.files import table_name
 
@@ -87,7 +87,7 @@ class Sources(dict[str, ViewSource]):
             parts += [part] if is_state else part.split()
         pinned: Frame = replace(frame, parts=tuple(parts))
         brought = None
-        kafka = kafka_of(self._site.settings)
+        kafka = connector_settings(self._site.settings)
         if kafka is not None:
             ranges = pinned.ranges(self._log)
             settle(self._log, ranges, stalled)  # type: ignore[arg-type]  # it is Kafka's

@@ -17,6 +17,7 @@ from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.views.commands import list_views
+from samovar.service.views.files import view_named
 from samovar.service.views.store import ViewManifest, ViewStore
 from tests.support.http_server import served
 from tests.support.small_service import START, Service, make, many, run
@@ -37,6 +38,7 @@ PUBLISH = """
 import sys
 import uuid
 from pathlib import Path
+from samovar.service.views.files import view_named
 from samovar.service.views.store import ViewManifest, ViewStore
 
 store = ViewStore(Path(sys.argv[1]), "v")
@@ -190,16 +192,23 @@ def test_a_listing_tells_what_came_since_a_version(service: Service) -> None:
 def ends_of(service: Service, topic: str) -> dict[str, tuple[int, int]]:
     with service.log() as log:
         places = [TopicPartition(topic, number) for number in range(log.topics([topic])[topic].partitions)]
-        return {f"{at.topic}/{at.partition}": tuple(bounds) for at, bounds in log.bounds(places).items()}
+        return {f"{at.topic}/{at.partition}": (begin, end) for at, (begin, end) in log.bounds(places).items()}
 
 
 def publish_version(service: Service, name: str, sources: dict[str, dict[str, tuple[int, int]]]) -> None:
     """As a job on Spark would, with no rows."""
-    store, (view,) = (
-        ViewStore(service.settings.views.store, name),
-        [each.view for each in list_views(service.settings)[0] if each.view.name == name],
+    store = ViewStore(service.settings.views.store, name)
+    manifest = ViewManifest(
+        view=name,
+        version=1,
+        digest=view_named(service.settings, name).digest,
+        made_ms=START,
+        kind="full",
+        rows=0,
+        sources=sources,
+        rules={},
+        columns={},
     )
-    made = {"view": name, "digest": view.digest, "made_ms": START, "kind": "full", "rules": {}, "columns": {}}
     with store.writing():
         store.being_made(1).mkdir()
-        store.publish(ViewManifest(version=1, rows=0, sources=sources, **made), 3)
+        store.publish(manifest, 3)

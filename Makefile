@@ -114,15 +114,15 @@ $(VENV)/.spark: $(INSTALLED) requirements-spark.lock
 
 # Debian's chromium, for the tests of the pages: installed where that is allowed, else it says how.
 browser: $(INSTALLED)
-	@$(BIN)/python tests/browser/chromium.py
+	@$(BIN)/python -m tests.browser.chromium
 
 # Prometheus' promtool, for the tests of the alarms: fetched where that can be, else it says how.
 promtool: $(INSTALLED)
-	@$(BIN)/python tests/support/promtool.py
+	@$(BIN)/python -m tests.support.promtool
 
 # clang with its sanitizers and fuzzer, for the tests of the kernel: installed where that is allowed, else it says how.
 clang: $(INSTALLED)
-	@$(BIN)/python tests/native/clang.py
+	@$(BIN)/python -m tests.native.clang
 
 kernel: $(INSTALLED)
 	@$(BIN)/python native/build.py

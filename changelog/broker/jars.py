@@ -71,24 +71,27 @@ def checked_version(path: str, output: str) -> str:
     return version
 
 
-def cache_folder() -> Path:
+def cache_folder(*parts: str) -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "samovar" / "kafka" / VERSION
+    return Path(base, "samovar", *parts)
 
 
 def kafka_jars(java: Java, say: Say) -> list[Path]:
     """The jars of a broker, fetched where they are not there yet."""
-    folder = cache_folder()
+    return cached_jars(cache_folder("kafka", VERSION), java, WANTED, say, f"Kafka {VERSION}", "kafka-jars-missing")
+
+
+def cached_jars(folder: Path, java: Java, wanted: Sequence[Name], say: Say, what: str, code: str) -> list[Path]:
+    """Jars and all that they need, fetched where they are not there yet; refused with the code where that fails."""
     if not folder.is_dir():
-        say(f"fetching Kafka {VERSION} into {folder} (once, about 45 MB)")
+        say(f"fetching {what} into {folder} (once)")
         try:
-            fetch(folder, java, WANTED)
+            fetch(folder, java, wanted)
         except NotFetched as failed:
-            raise Refused("kafka-jars-missing", f"Kafka {VERSION}: {failed.what}", failed.hint, failed.tried) from None
+            raise Refused(code, f"{what}: {failed.what}", failed.hint, failed.tried) from None
     jars = sorted(folder.glob("*.jar"))
-    if not any(jar.name == f"kafka_2.13-{VERSION}.jar" for jar in jars):
-        hint = f"Delete {folder} and try again."
-        raise Refused("kafka-jars-missing", f"{folder} holds no Kafka {VERSION}", hint)
+    if not any(jar.name == f"{wanted[0][1]}-{wanted[0][2]}.jar" for jar in jars):
+        raise Refused(code, f"{folder} holds no {what}", f"Delete {folder} and try again.")
     return jars
 
 

@@ -144,7 +144,7 @@ def stop(folder: Path) -> bool:
             if process.archive and written.is_file():
                 # Java's classes go to the cache. Only a broker's quick start depends on it.
                 with suppress(Refused, OSError):
-                    kept = cache_folder() / f"java-{find_java().version}.jsa"
+                    kept = cache_folder("kafka", VERSION) / f"java-{find_java().version}.jsa"
                     beside = kept.with_suffix(f".{os.getpid()}")
                     shutil.move(written, beside)
                     beside.replace(kept)
@@ -198,7 +198,7 @@ def launch(
     }
     lines = [f"{name}={value}\n" for name, value in (settings | dict(extra)).items()]
     write_whole(folder / "server.properties", "".join(lines))
-    archive = cache_folder() / f"java-{java.version}.jsa"
+    archive = cache_folder("kafka", VERSION) / f"java-{java.version}.jsa"
     classpath = ["-cp", os.pathsep.join(map(str, jars))]
     sharing = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
     command = [java.path, *JAVA_OPTIONS, *LOG_OPTIONS, *java_options]

@@ -32,14 +32,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from samovar.changelog.formats.record import newer
 
 FORMAT = 1
-RESTART = "restart"
-REWIND = "rewind"
-SCHEMA = "schema"
+
+
+class EntryKind(StrEnum):
+    """What an entry tells."""
+
+    ADVANCE = "advance"
+    IDLE = "idle"
+    ACTIVE = "active"
+    RULES = "rules"
+    RESTART = "restart"
+    SCHEMA = "schema"
+    REWIND = "rewind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +89,7 @@ def effective_entries(entries: Iterable[JournalEntry], until: int | None = None)
     for entry in entries:
         if until is not None and entry.number > until:
             continue
-        if entry.kind == REWIND:
+        if entry.kind == EntryKind.REWIND:
             found = [each for each in found if not is_void(each.number, entry)]
             for place, each in enumerate(found):
                 inputs = {name: min(at, entry.inputs.get(name, at)) for name, at in each.inputs.items()}
@@ -109,7 +119,7 @@ def to_ranges(numbers: Iterable[int]) -> list[list[int]]:
 
 def was_rewound(entries: Sequence[JournalEntry], journal: int, nexts: Mapping[str, int]) -> bool:
     """Whether a state with so many entries, at these offsets, is one that a later rewind took back."""
-    later = [entry for entry in entries if entry.kind == REWIND and entry.number > journal]
+    later = [entry for entry in entries if entry.kind == EntryKind.REWIND and entry.number > journal]
     return any(
         is_void(journal, entry) or any(nexts.get(name, at) > at for name, at in entry.inputs.items()) for entry in later
     )

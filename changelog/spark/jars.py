@@ -8,12 +8,11 @@ Only what PySpark does not bring itself is handed to Spark: a second copy of a l
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import sys
 from pathlib import Path
 
-from samovar.changelog.broker.jars import Java, NotFetched, Say, fetch, find_java
+from samovar.changelog.broker.jars import Java, Say, cache_folder, cached_jars, find_java
 from samovar.common.errors import Refused
 
 SPARK = "4.0.0"  # another PySpark reads Kafka by the reader that the service uses
@@ -30,28 +29,10 @@ def pyspark_version() -> str:
     return str(version)
 
 
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "samovar" / "spark" / SPARK
-
-
 def connector_jars(java: Java, say: Say) -> list[Path]:
     """The jars that Spark needs to read Kafka, fetched where they are not there yet."""
-    folder = cache_folder()
-    if not folder.is_dir():
-        say(f"fetching Spark's Kafka connector {SPARK} into {folder} (once)")
-        try:
-            fetch(folder, java, [CONNECTOR])
-        except NotFetched as failed:
-            what = f"Spark's Kafka connector {SPARK}: {failed.what}"
-            raise Refused("spark-connector-missing", what, failed.hint, failed.tried) from None
-    jars = sorted(folder.glob("*.jar"))
-    if not any(jar.name == f"{CONNECTOR[1]}-{SPARK}.jar" for jar in jars):
-        raise Refused(
-            "spark-connector-missing",
-            f"{folder} holds no Kafka connector of Spark {SPARK}",
-            f"Delete {folder} and try again.",
-        )
+    what, code = f"Spark's Kafka connector {SPARK}", "spark-connector-missing"
+    jars = cached_jars(cache_folder("spark", SPARK), java, [CONNECTOR], say, what, code)
     known = {_library(jar) for jar in _pyspark().glob("jars/*.jar")}
     return [jar for jar in jars if _library(jar) not in known]
 

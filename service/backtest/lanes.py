@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from samovar.changelog.cursors import PartitionCursor
-from samovar.changelog.formats.journal import SCHEMA, JournalEntry
+from samovar.changelog.formats.journal import EntryKind, JournalEntry
 from samovar.changelog.log import Log, TopicPartition
 from samovar.native.kernel import Batch
 from samovar.patterns.engine.matcher import END_OF_TIME
@@ -21,7 +21,7 @@ from samovar.tasks.input.placement import checked_streams
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import Plan
 
-TIME_ENTRIES = ("advance", "silent", "joined")
+TIME_ENTRIES = (EntryKind.ADVANCE, EntryKind.IDLE, EntryKind.ACTIVE)
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class Lane:
             source.next = span.start[stream]
 
     def _matters(self, entry: JournalEntry) -> bool:
-        if entry.kind not in (*TIME_ENTRIES, SCHEMA) or entry.facts["stream"] not in self.source.sources:
+        if entry.kind not in (*TIME_ENTRIES, EntryKind.SCHEMA) or entry.facts["stream"] not in self.source.sources:
             return False
         start, stop = self.span.start, self.span.stop
         places = [(stream, at) for stream, at in entry.inputs.items() if stream in start]
         if any(at > stop[stream] for stream, at in places):
             return False
         # What happened to event time before the first record is not known of the records either.
-        return entry.kind == SCHEMA or any(at > start[stream] for stream, at in places)
+        return entry.kind == EntryKind.SCHEMA or any(at > start[stream] for stream, at in places)
 
     @property
     def records(self) -> int:
@@ -119,7 +119,7 @@ class Lane:
             if to_the_end:
                 self._ended.add(stream)
                 idle = JournalEntry(
-                    kind="silent",
+                    kind=EntryKind.IDLE,
                     number=self.source.journaled,
                     inputs=self.source.nexts(),
                     watermark=None,

@@ -16,7 +16,7 @@ from typing import Any
 
 from samovar.changelog.cursors import read_all
 from samovar.changelog.formats import rules_topic
-from samovar.changelog.formats.journal import JournalEntry, effective_entries, unpack_entry
+from samovar.changelog.formats.journal import EntryKind, JournalEntry, effective_entries, unpack_entry
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.errors import LogUnavailable, Refused
@@ -214,4 +214,4 @@ def rule_entries(log: Log, at: TopicPartition) -> Iterator[JournalEntry]:
         rows = {row for kind in KINDS for row in containing(records.values, kind).tolist()}
         values = (records.value(row) for row in sorted(rows))
         found += [unpack_entry(value) for value in values if value is not None]
-    return (entry for entry in effective_entries(found) if entry.kind == "rules")
+    return (entry for entry in effective_entries(found) if entry.kind == EntryKind.RULES)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.changelog.cursors import read_all
-from samovar.changelog.formats.journal import REWIND, was_rewound
+from samovar.changelog.formats.journal import EntryKind, was_rewound
 from samovar.changelog.formats.record import CHECKPOINT, ChangelogCheckpoint, Position, pack_checkpoint
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.restore.point_in_time import last_position, materialize_at
@@ -159,12 +159,12 @@ def _planned(site: StateLocation, partition: int, moment_ms: int) -> TaskRewind:
 def _is_there(site: StateLocation, partition: int, position: Position, moment_ms: int) -> bool:
     """Whether a rewind to this moment is the last thing that happened."""
     entries = journal_of(site.log, site.plan, partition)
-    last = next((entry for entry in reversed(entries) if entry.kind == REWIND), None)
+    last = next((entry for entry in reversed(entries) if entry.kind == EntryKind.REWIND), None)
     if last is None or last.facts["to"] != moment_ms or position.journal != entries[-1].number:
         return False
     inputs = {name: each.next for name, each in position.inputs.items()}
     return inputs == dict(last.inputs) and all(
-        entry.kind == "advance" for entry in entries if entry.number > last.number
+        entry.kind == EntryKind.ADVANCE for entry in entries if entry.number > last.number
     )
 
 

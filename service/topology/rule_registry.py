@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from samovar.changelog.formats.journal import JournalEntry, effective_entries
+from samovar.changelog.formats.journal import EntryKind, JournalEntry, effective_entries
 from samovar.changelog.formats.rules_topic import AT_WORK, QUARANTINED, Change, RuleRecord, read_changes
 from samovar.changelog.log import Log, TopicPartition
 from samovar.service.config.models import ServiceFile
@@ -81,7 +81,7 @@ class RuleRegistry:
         found: dict[int, Mapping[str, int]] = {}
         for partition in range(0 if known is None else known.partitions):
             entries = effective_entries(entries_of(log, TopicPartition(topic, partition)))
-            first = next((each for each in entries if each.kind == "rules" and _is_at_work(entry, each)), None)
+            first = next((each for each in entries if each.kind == EntryKind.RULES and _is_at_work(entry, each)), None)
             if first is not None:
                 found[partition] = dict(first.inputs)
         return found or None

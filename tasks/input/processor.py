@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
-from samovar.changelog.formats.journal import RESTART, JournalEntry, pack_entry
+from samovar.changelog.formats.journal import EntryKind, JournalEntry, pack_entry
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.formats.redrives import carried
 from samovar.changelog.log import Append, Pair, Records, TopicPartition
@@ -113,7 +113,7 @@ class Processor(ABC):
     def apply(self, entry: JournalEntry) -> None:
         """Do again what the journal tells; only in a replay."""
         self.dirty = True
-        if entry.kind == RESTART:
+        if entry.kind == EntryKind.RESTART:
             self.forget()
         self._run(self.source.apply(entry))
 

@@ -31,7 +31,7 @@ from samovar.changelog.formats.forwarded import (
     heads_of,
     marks_of,
 )
-from samovar.changelog.formats.journal import RESTART, SCHEMA, JournalEntry
+from samovar.changelog.formats.journal import EntryKind, JournalEntry
 from samovar.changelog.formats.record import UNKNOWN_SINCE, InputPosition, Position, SourcePartitionPosition
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
@@ -187,7 +187,7 @@ class RepartitionSource(StreamSource):
                 continue
             yield RecordSlice(records, start, row, int(records.offsets[row])), is_anew
             source.next, start, is_anew = int(records.offsets[row]), row, True
-            self._note(RESTART, stream=source.spec.stream, partition=mark.partition, since=mark.since)
+            self._note(EntryKind.RESTART, stream=source.spec.stream, partition=mark.partition, since=mark.since)
             known = received.at(mark.partition)  # as the piece before has left it
             self.missed += max(mark.since - known.next, 0)
             received.parts[mark.partition] = known._replace(since=mark.since)
@@ -215,7 +215,9 @@ class RepartitionSource(StreamSource):
             if end < count:  # what it says before event time is late from there on
                 source.next, partition = int(records.offsets[end]), int(heads["partition"][end])
                 max_event_time = self.watermark + source.spec.slack_ms if self.watermark > NO_TIME else NO_TIME
-                self._note("active", stream=source.spec.stream, partition=partition, max_event_time=max_event_time)
+                self._note(
+                    EntryKind.ACTIVE, stream=source.spec.stream, partition=partition, max_event_time=max_event_time
+                )
                 self._mark_active(source, partition, max_event_time)
             start = end
 
@@ -355,14 +357,14 @@ class RepartitionSource(StreamSource):
             received.activations.append(Activation(source.next, partition, max_event_time))
 
     def apply(self, entry: JournalEntry) -> OrderedEvents:
-        if entry.kind == SCHEMA:
+        if entry.kind == EntryKind.SCHEMA:
             return super().apply(entry)
         self.journaled = entry.number
-        if entry.kind == RESTART:
+        if entry.kind == EntryKind.RESTART:
             received = self.received[entry.facts["stream"]]
             partition = entry.facts["partition"]
             received.parts[partition] = received.at(partition)._replace(since=entry.facts["since"])
-        elif entry.kind == "active":
+        elif entry.kind == EntryKind.ACTIVE:
             self._mark_active(
                 self.sources[entry.facts["stream"]], entry.facts["partition"], entry.facts["max_event_time"]
             )

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samovar.changelog.formats.dead_letters import SourceCoordinates
-from samovar.changelog.formats.journal import SCHEMA, JournalEntry
+from samovar.changelog.formats.journal import EntryKind, JournalEntry
 from samovar.changelog.formats.record import InputPosition, Position, UnknownSchema
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.changelog.partitioner import key_texts, misplaced_rows
@@ -233,7 +233,7 @@ class StreamSource:
             if source.idle:
                 if self.buffer.low_watermark > NO_TIME:  # it joins where event time is
                     max_event_time = self.buffer.low_watermark + source.spec.slack_ms
-                    self._note("active", stream=source.spec.stream, max_event_time=max_event_time)
+                    self._note(EntryKind.ACTIVE, stream=source.spec.stream, max_event_time=max_event_time)
                     self._advance_to(source, max_event_time)
                 source.idle = False
             self._keep_checkpoint(source, int(records.offsets[0]))
@@ -258,7 +258,7 @@ class StreamSource:
         for schema in source.decoder.schemas_in(records.values):
             known = source.decoder.knows(schema)
             if known == (schema in unknown_yet(source.unknown)):
-                self._note(SCHEMA, stream=source.spec.stream, schema=schema, known=known)
+                self._note(EntryKind.SCHEMA, stream=source.spec.stream, schema=schema, known=known)
                 source.unknown = turned(source.unknown, schema, source.next, known=known)
 
     def pieces(self, records: Records) -> Iterable[tuple[Records, bool]]:
@@ -387,10 +387,10 @@ class StreamSource:
         for stream, source in self.sources.items():
             advanced, max_event_time = self.idle_max_event_time(source, now_ms), self._max_event_time(source)
             if advanced is not None and advanced > max_event_time:
-                self._note("advance", stream=stream, max_event_time=advanced)
+                self._note(EntryKind.ADVANCE, stream=stream, max_event_time=advanced)
                 self._advance_to(source, advanced)
             elif advanced is not None and max_event_time == NO_TIME and not source.idle:
-                self._note("idle", stream=stream)
+                self._note(EntryKind.IDLE, stream=stream)
                 self._mark_idle(source)
         return release(self.buffer)
 
@@ -398,9 +398,9 @@ class StreamSource:
         """Do again what a journal entry tells."""
         self.journaled = entry.number
         source = self.sources[entry.facts["stream"]]
-        if entry.kind == "idle":
+        if entry.kind == EntryKind.IDLE:
             self._mark_idle(source)
-        elif entry.kind == SCHEMA:
+        elif entry.kind == EntryKind.SCHEMA:
             source.unknown = turned(source.unknown, entry.facts["schema"], source.next, known=entry.facts["known"])
             source.decoder.hide(unknown_yet(source.unknown))
         else:
@@ -425,7 +425,7 @@ class StreamSource:
 
     def note_rules(self, facts: Mapping[str, object], inputs: Mapping[str, int] | None = None) -> None:
         """The rules change here; `inputs` are where those that come after read on, where they have other streams."""
-        self._note("rules", **facts)
+        self._note(EntryKind.RULES, **facts)
         if inputs is not None:
             self.entries[-1] = replace(self.entries[-1], inputs=inputs)
 

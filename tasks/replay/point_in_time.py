@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.formats.forwarded import EVENT, IDLE, MARK, OriginalRecords
-from samovar.changelog.formats.journal import REWIND, JournalEntry
+from samovar.changelog.formats.journal import EntryKind, JournalEntry
 from samovar.changelog.log import Int64s, Log, Records
 from samovar.patterns.engine.order import NO_TIME, Partition
 from samovar.state.store import TaskStore
@@ -55,13 +55,13 @@ class PointInTimeRebuild(SourceReplay):
         for entry in self.entries:
             self._feed_up_to(entry.inputs)
             if is_receiving:  # or it was once set back to a later moment, by this entry, with nothing in between
-                is_beyond = entry.kind == "advance" and entry.facts["max_event_time"] > moment_ms + 1
+                is_beyond = entry.kind == EntryKind.ADVANCE and entry.facts["max_event_time"] > moment_ms + 1
                 is_over = bool(self.cuts) or is_beyond
             else:
                 sources = self.processor.source.sources.items()
                 is_over = all(stream in self.cuts or source.idle for stream, source in sources)
             is_later = entry.watermark is not None and entry.watermark > moment_ms
-            if is_over or (entry.kind == "rules" and is_later):  # rules that came later were not there yet
+            if is_over or (entry.kind == EntryKind.RULES and is_later):  # rules that came later were not there yet
                 break
             if is_receiving or not self._cuts_off(entry):
                 self._apply(entry)
@@ -84,14 +84,18 @@ class PointInTimeRebuild(SourceReplay):
         """Let event time pass up to the moment."""
         source = self.processor.source
         entry = JournalEntry(
-            kind="advance", number=source.journaled, inputs=source.nexts(), watermark=source.watermark, facts=facts
+            kind=EntryKind.ADVANCE,
+            number=source.journaled,
+            inputs=source.nexts(),
+            watermark=source.watermark,
+            facts=facts,
         )
         self.processor.apply(entry)
         self.released.append(entry)
 
     def _cuts_off(self, entry: JournalEntry) -> bool:
         """Whether the entry does not count at the moment: its stream has passed it, or does so by this entry."""
-        if entry.kind in ("rules", REWIND):
+        if entry.kind in (EntryKind.RULES, EntryKind.REWIND):
             return False
         stream, max_event_time = entry.facts["stream"], entry.facts.get("max_event_time")
         slack_ms = self.processor.source.sources[stream].spec.slack_ms

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from samovar.changelog.cursors import PartitionCursor, in_pieces, read_all
-from samovar.changelog.formats.journal import REWIND, JournalEntry, effective_entries, unpack_entry
+from samovar.changelog.formats.journal import EntryKind, JournalEntry, effective_entries, unpack_entry
 from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
@@ -120,7 +120,7 @@ class SourceReplay:
         self.on_alerts, self.on_progress = on_alerts, on_progress
         self.events = self.alerts = self._uncommitted = 0
         self.cursors: dict[str, PartitionCursor] = {}
-        if start is None and (not entries or entries[0].kind != "rules"):
+        if start is None and (not entries or entries[0].kind != EntryKind.RULES):
             raise Refused(
                 "journal-empty",
                 f"the journal of partition {self.partition} is empty, so that nobody knows which rules ran",
@@ -129,7 +129,7 @@ class SourceReplay:
         # With a start, all up to its position is done; else the first entry says which rules began, and where.
         done = [entry for entry in entries if entry.number <= (entries[0].number if start is None else start.journal)]
         self.entries = list(entries[len(done) :])
-        rules = [entry for entry in done if entry.kind == "rules"][-1]
+        rules = [entry for entry in done if entry.kind == EntryKind.RULES][-1]
         known = {spec.stream for spec in (*self.plan.inputs, *self.plan.others)}
         nexts = {stream: offset for stream, offset in rules.inputs.items() if stream in known}
         self.today, self.plan = self.plan, plan_at(self.plan, replace(rules, inputs=nexts) if start is None else rules)
@@ -186,9 +186,9 @@ class SourceReplay:
         self._commit()
 
     def _apply(self, entry: JournalEntry) -> None:
-        if entry.kind == "rules":
+        if entry.kind == EntryKind.RULES:
             self._change_rules(entry)
-        elif entry.kind == REWIND:
+        elif entry.kind == EntryKind.REWIND:
             self.processor.source.journaled = entry.number
         else:
             self.processor.apply(entry)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from samovar.changelog.formats.journal import effective_entries
+from samovar.changelog.formats.journal import EntryKind, effective_entries
 from samovar.changelog.formats.record import BOOK, POSITION, ROW, STORM, USER, Position, row_parts
 from samovar.changelog.log import Append, Delivery, GroupConfig, Log, Member, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
@@ -23,7 +23,7 @@ def plan_of_position(log: Log, plan: Plan, partition: int, position: Position | 
     if position is None or dict(position.rules) == plan.versions:
         return plan
     entries = effective_entries(journal_of(log, plan, partition), position.journal)
-    rules = [entry for entry in entries if entry.kind == "rules"]
+    rules = [entry for entry in entries if entry.kind == EntryKind.RULES]
     return plan_at(plan, rules[-1]) if rules else plan
 
 

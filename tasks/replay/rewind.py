@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from samovar.changelog.formats.journal import REWIND, JournalEntry, pack_entry, to_ranges
+from samovar.changelog.formats.journal import EntryKind, JournalEntry, pack_entry, to_ranges
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.log import Append, Log, TopicPartition
 from samovar.state.store import Change, TaskStore
@@ -51,7 +51,7 @@ def fold_back(
     # That it was set back, and how event time came up to the moment there.
     last, nexts = replay.journal[-1].number, replay.processor.source.nexts()
     all_facts = {"to": moment_ms, "void": void, "until": dict(until.inputs), **facts}
-    told = [JournalEntry(kind=REWIND, number=last + 1, inputs=nexts, watermark=None, facts=all_facts)]
+    told = [JournalEntry(kind=EntryKind.REWIND, number=last + 1, inputs=nexts, watermark=None, facts=all_facts)]
     told += [replace(entry, number=last + 2 + place, inputs=nexts) for place, entry in enumerate(replay.released)]
     position = replace(replay.processor.position(), journal=told[-1].number)
     store.put(POSITION, pack_position(position))

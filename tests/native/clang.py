@@ -1,4 +1,4 @@
-"""Debian's clang for the sanitizers and the fuzzer: where it is, and `python tests/native/clang.py` to install it.
+"""Debian's clang for the sanitizers and the fuzzer: where it is, and `python -m tests.native.clang` to install it.
 
 The compiler of the lock, zig, links neither. clang++ is looked for at $CLANG and on PATH; `make test`, `make sanitize`
 and `make fuzz-kernel` install it with apt-get where they run as root on Debian or Ubuntu, and otherwise say what to do.
@@ -13,11 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.debian import INSTALL, apt_get, provide, refusal
+
 ADVICE = (
     "Install Debian's clang with its runtimes (apt-get install clang libclang-rt-14-dev; the number is clang's), or say"
     " where a clang++ is: CLANG=/path/to/clang++ make test"
 )
-INSTALL_S = 900
 
 
 def find_clang() -> str | None:
@@ -46,43 +47,14 @@ def write_symbolizer(clang: str, folder: Path) -> dict[str, str]:
 
 def install() -> str | None:
     """None where it is there now; else why it is not."""
-    apt = shutil.which("apt-get")
-    if os.geteuid() != 0:
-        return "no clang++ with sanitizers on this machine, and only root may install one"
-    if apt is None:
-        return "no clang++ with sanitizers on this machine, and no apt-get to install one with"
     print("setup: installing clang with apt-get, for the tests of the kernel with sanitizers", flush=True)
-    if fault := _run(apt, "update", "-qq"):
-        print(f"setup: {fault}", file=sys.stderr)  # a list of packages that is not quite new may still do
-    if fault := _run(apt, "install", "-y", "-qq", "--no-install-recommends", "clang"):
+    if fault := refusal("clang++ with sanitizers") or apt_get(*INSTALL, "clang"):
         return fault
     version = subprocess.run(["clang++", "-dumpversion"], capture_output=True, text=True, check=True).stdout
-    if fault := _run(
-        apt, "install", "-y", "-qq", "--no-install-recommends", f"libclang-rt-{version.split('.')[0]}-dev"
-    ):
+    if fault := apt_get(*INSTALL, f"libclang-rt-{version.split('.')[0]}-dev"):
         return fault
     return None if find_clang() else "apt-get installed clang, but it has no sanitizers"
 
 
-def _run(*command: str) -> str | None:
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=INSTALL_S)
-    except subprocess.TimeoutExpired:
-        return f"`{' '.join(command)}` did not end in {INSTALL_S} s"
-    if not done.returncode:
-        return None
-    return f"`{' '.join(command)}` failed: {[*(done.stderr or done.stdout).strip().splitlines(), ''][-1]}"
-
-
-def main() -> int:
-    if find_clang():
-        return 0
-    fault = install()
-    if fault is not None:
-        print(f"setup: {fault}; the tests of the kernel with sanitizers will fail. {ADVICE}", file=sys.stderr)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(provide(find_clang, install, "the kernel with sanitizers", ADVICE))

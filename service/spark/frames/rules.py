@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from samovar.changelog.formats.journal import EntryKind
 from samovar.common.errors import Refused
 from samovar.common.wire import from_wire
 from samovar.patterns.rulefile.rule_file import load_text
@@ -51,7 +52,7 @@ def known_rules(site: StateLocation) -> Mapping[str, KnownVersion]:
             entries = journal_of(here.log, here.plan, 0)  # all partitions have the same rules
         except Refused:
             continue  # its beginning is gone: today's rules are what is known
-        for facts in (facts for entry in entries if entry.kind == "rules" for facts in entry.facts["rules"]):
+        for facts in (facts for entry in entries if entry.kind == EntryKind.RULES for facts in entry.facts["rules"]):
             text = from_wire(PublishedRule, facts)
             texts.setdefault(text.version, text)
     schema = schema_of(site.settings.streams)

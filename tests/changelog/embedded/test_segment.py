@@ -76,10 +76,10 @@ def test_segments_have_a_bounded_size() -> None:
 
 
 @pytest.mark.parametrize(("first", "following"), [(0, 1), (0, 3), (1, 2), (5, 4)])
-def test_a_row_that_does_not_fit_its_records_is_found(first: int, checkpoint: int) -> None:
+def test_a_row_that_does_not_fit_its_records_is_found(first: int, following: int) -> None:
     ((_, data),) = pack(columns([(b"a", b"1"), (b"b", b"2")]))
     with pytest.raises(DamagedSegmentError):
-        unpack(SegmentInfo("t", 0, first, checkpoint, 0), data)
+        unpack(SegmentInfo("t", 0, first, following, 0), data)
 
 
 def test_a_flipped_bit_is_found() -> None:

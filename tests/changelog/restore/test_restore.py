@@ -28,7 +28,7 @@ def store_at(offset: int, age_ms: int = 0) -> ChangelogCheckpoint:
 
 
 @pytest.mark.parametrize(
-    ("following", "start"),
+    ("checkpoint", "start"),
     [
         (None, 10),
         (store_at(15), 15),
@@ -46,7 +46,7 @@ def test_a_store_goes_on_where_no_delete_can_be_missing(
 
 
 @pytest.mark.parametrize(
-    ("following", "code"),
+    ("checkpoint", "code"),
     [
         (store_at(21), "store-ahead"),
         (replace(store_at(15), topic_id="other"), "changelog-recreated"),

@@ -144,7 +144,7 @@ def test_the_connector_for_a_submitted_job(
 ) -> None:
     """A Java that spark-submit started takes no jars later: deploy/spark-submit.sh asks for them before."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = spark_jars.cache_folder()
+    folder = jars.cache_folder("spark", spark_jars.SPARK)
     folder.mkdir(parents=True)
     assert spark_jars.main() == 2
     assert "Delete" in capsys.readouterr().err

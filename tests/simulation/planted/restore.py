@@ -18,15 +18,15 @@ Patching = AbstractContextManager[object]
 
 def restore_ends_at_the_stable_offset() -> Patching:
     """A restore ends at the last stable offset: what a dead writer's open transaction hides is left out."""
-    look = ChangelogPartition.look.__func__  # type: ignore[attr-defined] # a class method
+    load = ChangelogPartition.load.__func__  # type: ignore[attr-defined] # a class method
 
     def short(
         cls: type[ChangelogPartition], log: Any, at: TopicPartition, retention_ms: int, service: str = ""
     ) -> ChangelogPartition:
-        found: ChangelogPartition = look(cls, log, at, retention_ms, service)
+        found: ChangelogPartition = load(cls, log, at, retention_ms, service)
         return replace(found, bounds=Bounds(found.bounds.begin, log.broker.log(at).stable_end))
 
-    return patch.object(ChangelogPartition, "look", classmethod(short))
+    return patch.object(ChangelogPartition, "load", classmethod(short))
 
 
 class Undeleting:

@@ -24,7 +24,7 @@ def rule_changes_are_not_journaled() -> Patching:
 
 def idle_partitions_hold_other_stages_back() -> Patching:
     """What a task learns of time without an event does not reach the stages that it forwards to."""
-    return patch.object(RepartitionSink, "look", lambda *_: False)
+    return patch.object(RepartitionSink, "due_watermarks", lambda *_: False)
 
 
 def late_events_are_not_written() -> Patching:
@@ -63,7 +63,7 @@ def alerts_of_a_storm_are_not_counted_on() -> Patching:
 
 
 def topics_made_again_go_unnoticed() -> Patching:
-    return patch.object(TopicWatch, "look", lambda _: None)
+    return patch.object(TopicWatch, "check_now", lambda _: None)
 
 
 FAULTS = (

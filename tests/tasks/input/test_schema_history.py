@@ -11,7 +11,7 @@ import pytest
 from samovar.changelog.batches import RecordBlock
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats.forwarded import pack_events
-from samovar.changelog.formats.journal import SCHEMA, JournalEntry
+from samovar.changelog.formats.journal import EntryKind, JournalEntry
 from samovar.changelog.formats.record import InputPosition, Position, UnknownSchema, pack_position, unpack_position
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.native.kernel import joined
@@ -56,7 +56,7 @@ def test_an_unknown_schema_is_noted_once_and_again_when_it_is_found(records: Rec
     live = stream_source(1)
     assert dead(live, records) == [(1, "UNKNOWN_SCHEMA")]
     assert [(each.kind, each.facts) for each in live.entries] == [
-        (SCHEMA, {"stream": "s", "schema": 9, "known": False}),
+        (EntryKind.SCHEMA, {"stream": "s", "schema": 9, "known": False}),
     ]
     assert dead(live, records) == [(1, "UNKNOWN_SCHEMA")]
     assert len(live.entries) == 1
@@ -73,13 +73,21 @@ def test_a_replay_goes_by_the_journal_and_not_by_what_is_known_today(records: Re
     assert replay.entries == []
     replay.apply(
         JournalEntry(
-            kind=SCHEMA, number=5, inputs={"s": 2}, watermark=None, facts={"stream": "s", "schema": 9, "known": True}
+            kind=EntryKind.SCHEMA,
+            number=5,
+            inputs={"s": 2},
+            watermark=None,
+            facts={"stream": "s", "schema": 9, "known": True},
         )
     )
     assert dead(replay, records) == []
     replay.apply(
         JournalEntry(
-            kind=SCHEMA, number=6, inputs={"s": 2}, watermark=None, facts={"stream": "s", "schema": 9, "known": False}
+            kind=EntryKind.SCHEMA,
+            number=6,
+            inputs={"s": 2},
+            watermark=None,
+            facts={"stream": "s", "schema": 9, "known": False},
         )
     )
     assert dead(replay, records) == [(1, "UNKNOWN_SCHEMA")]
@@ -111,7 +119,7 @@ def test_a_later_stage_keeps_what_nobody_knew_out_of_replays_and_of_what_waits()
     live = receiver(1)
     assert dead(live, forwarded(1, 9)) == [(1, "UNKNOWN_SCHEMA")]
     (entry,) = live.entries
-    assert (entry.kind, entry.inputs) == (SCHEMA, {"s": 0})
+    assert (entry.kind, entry.inputs) == (EntryKind.SCHEMA, {"s": 0})
     assert entry.facts == {"stream": "s", "schema": 9, "known": False}
     position = unpack_position(pack_position(Position(None, live.inputs(), ("s",), {}, live.journaled)))
     assert position.inputs["s"].unknown == (SINCE,)

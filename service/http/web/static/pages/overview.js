@@ -149,7 +149,7 @@ export function tasksOf(status) {
       { head: "State", class: "tight", cell: (task) => badge(task.life, task.life === "running" ? "good" : "warn") },
       { head: "Container", class: "tight num", cell: (task) => (task.container === null ? "–" : String(task.container)) },
       { head: "Watermark", class: "tight num", cell: (task) => (task.watermark === null ? "–" : time(task.watermark)) },
-      { head: "Held by", class: "tight mono", cell: (task) => (task.blocked_by ? task.blocked_by.join("/") : "") },
+      { head: "Waits for", class: "tight mono", cell: (task) => (task.blocked_by ? task.blocked_by.join("/") : "") },
       { head: "Lag", class: "tight num", cell: (task) => whole(task.lag) },
       { head: "Behind", class: "tight num", cell: (task) => (task.lag ? seconds(task.behind_s) : "") },
       { head: "State size", class: "tight num", cell: (task) => (task.state_bytes ? bytes(task.state_bytes) : "–") },

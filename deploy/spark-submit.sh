@@ -59,7 +59,7 @@ jars=()
 case "${confs[*]-}" in
   *spark.jars=*|*spark.jars.packages=*) ;;
   *) found=$("$python" -m samovar.changelog.spark.jars) || fail "without the Kafka connector's jars; or name them: --conf spark.jars=..."
-     jars=(--jars "$found") ;;
+     [ -z "$found" ] || jars=(--jars "$found") ;;  # another Spark than the connector's needs none
 esac
 
 exec "$submit" --master "$master" --driver-java-options "$quiet" \

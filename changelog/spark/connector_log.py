@@ -72,7 +72,10 @@ class SparkFeed:
         return records_in(batch, at)
 
     def coming(self) -> TopicPartition | None:
-        """Whose records come next; None where nothing does."""
+        """Whose records come next, those first that came while another range was read; None where nothing does."""
+        waiting = next((at for at in self._waiting if at not in self._begun), None)
+        if waiting is not None:
+            return waiting
         piece = self._next()
         if piece is not None:
             self._pieces.appendleft(piece)

@@ -15,9 +15,18 @@ from pathlib import Path
 from samovar.changelog.broker.jars import Java, Say, cache_folder, cached_jars, find_java
 from samovar.common.errors import Refused
 
-SPARK = "4.0.0"
+SPARK = "4.0.0"  # another PySpark reads Kafka by the reader that the service uses
 CONNECTOR = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK)
 _VERSION = re.compile(r"-\d[\w.-]*\.jar$")
+
+
+def pyspark_version() -> str:
+    """Of the PySpark that is installed; empty where there is none."""
+    try:
+        from pyspark.version import __version__ as version  # noqa: PLC0415 - takes long, and is not always installed
+    except ImportError:
+        return ""
+    return str(version)
 
 
 def connector_jars(java: Java, say: Say) -> list[Path]:
@@ -45,13 +54,15 @@ def _pyspark() -> Path:
 
 
 def main() -> int:
-    """`python -m samovar.changelog.spark.jars`: their paths, as `spark-submit --jars` takes them."""
+    """`python -m samovar.changelog.spark.jars`: their paths, as `spark-submit --jars` takes them; none where Spark is
+    another than the connector's.
+    """
 
     def say(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
     try:
-        jars = connector_jars(find_java("Spark"), say)
+        jars = connector_jars(find_java("Spark"), say) if pyspark_version() == SPARK else []
     except Refused as refused:
         say(str(refused))
         return 2

@@ -25,7 +25,9 @@ PASSING = frozenset(
 )
 PARTS = frozenset({"GetStructField", "GetMapValue", "GetArrayItem"})  # take a part of a value as it is
 ONE_OF = frozenset({"First", "Last", "AnyValue"})  # take a value of a group as it is
-SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "ListQuery", "LateralSubquery"})
+SUBQUERIES = frozenset(
+    {"ScalarSubquery", "Exists", "ListQuery", "LateralSubquery", "FunctionTableSubqueryArgumentExpression"}
+)
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,14 @@ def lineage_of(frame: DataFrame, tables: Collection[str]) -> dict[str, ColumnOri
     plan = frame._jdf.queryExecution().analyzed()
     scope = _Reading(frozenset(tables)).scope(plan, None)
     found: dict[str, ColumnOrigin] = {}
-    for attribute in _all(plan.output()):
+    for attribute in all_of(plan.output()):
         origin = scope.get(_id(attribute))
         if origin is not None:
             found[str(attribute.name())] = origin
     return found
 
 
-def _all(sequence: Any) -> Iterator[Any]:
+def all_of(sequence: Any) -> Iterator[Any]:
     for place in range(sequence.size()):
         yield sequence.apply(place)
 
@@ -75,7 +77,7 @@ def _id(attribute: Any) -> int:
     return int(attribute.exprId().id())
 
 
-def _class(node: Any) -> str:
+def kind_of(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
@@ -88,29 +90,29 @@ class _Reading:
 
     def scope(self, node: Any, outer: _Scope | None) -> _Scope:
         """What is known of a node's output."""
-        kind = _class(node)
+        kind = kind_of(node)
         if kind == "View":
             name = str(node.desc().identifier().table())
-            outputs = _all(node.output()) if name in self.tables else ()
+            outputs = all_of(node.output()) if name in self.tables else ()
             return _Scope({_id(each): ColumnOrigin(frozenset({f"{name}.{each.name()}"})) for each in outputs}, outer)
         if kind == "CTERelationRef":
             shared = self.shared.get(int(node.cteId()), [])
-            return _Scope(dict(zip(map(_id, _all(node.output())), shared, strict=False)), outer)
+            return _Scope(dict(zip(map(_id, all_of(node.output())), shared, strict=False)), outer)
         if kind in NO_INPUT:
-            return _Scope({_id(attribute): CLEAR for attribute in _all(node.output())}, outer)
+            return _Scope({_id(attribute): CLEAR for attribute in all_of(node.output())}, outer)
         if kind == "WithCTE":
-            for each in _all(node.cteDefs()):
+            for each in all_of(node.cteDefs()):
                 inner = self.scope(each.child(), outer)
-                self.shared[int(each.id())] = [inner.get(_id(out)) for out in _all(each.child().output())]
+                self.shared[int(each.id())] = [inner.get(_id(out)) for out in all_of(each.child().output())]
             return self.scope(node.plan(), outer)
-        children = list(_all(node.children()))
+        children = list(all_of(node.children()))
         scopes = [self.scope(child, outer) for child in children]
         if kind not in BY_PLACE and kind not in PASSING:
             return _Scope({}, outer)
         if kind in BY_PLACE:
             found = _Scope({}, outer)
-            ids = [[_id(attribute) for attribute in _all(child.output())] for child in children]
-            for place, attribute in enumerate(_all(node.output())):
+            ids = [[_id(attribute) for attribute in all_of(child.output())] for child in children]
+            for place, attribute in enumerate(all_of(node.output())):
                 origins = [scope.get(own[place]) for scope, own in zip(scopes, ids, strict=True)]
                 found.columns[_id(attribute)] = _either(origins)
             return found
@@ -120,37 +122,37 @@ class _Reading:
     def _computed(self, node: Any, kind: str, known: _Scope) -> _Scope:
         """A node's own columns, and those that it passes on."""
         found = _Scope(dict(known.columns), known.outer)
-        for expression in _all(node.expressions()):
-            if _class(expression) == "Alias":
+        for expression in all_of(node.expressions()):
+            if kind_of(expression) == "Alias":
                 found.columns[_id(expression)] = self.origin(expression.child(), known)
         if kind == "Generate":
             made = _whole(self.origin(node.generator(), known))
-            found.columns |= {_id(attribute): made for attribute in _all(node.generatorOutput())}
+            found.columns |= {_id(attribute): made for attribute in all_of(node.generatorOutput())}
         if kind == "Expand":
-            for place, attribute in enumerate(_all(node.output())):
+            for place, attribute in enumerate(all_of(node.output())):
                 if _id(attribute) not in known.columns:
-                    rows = (row.apply(place) for row in _all(node.projections()))
-                    values = [row for row in rows if _class(row) != "Literal"]
+                    rows = (row.apply(place) for row in all_of(node.projections()))
+                    values = [row for row in rows if kind_of(row) != "Literal"]
                     found.columns[_id(attribute)] = _either(self.origin(value, known) for value in values)
         return found
 
     def origin(self, expression: Any, scope: _Scope) -> ColumnOrigin | None:
-        kind = _class(expression)
+        kind = kind_of(expression)
         if kind == "AttributeReference":
             return scope.get(_id(expression))
         if kind == "OuterReference":
             return None if scope.outer is None else self.origin(expression.e(), scope.outer)
         if kind in SUBQUERIES:
             # All that is read in it: whether it finds anything depends on that too.
-            origins = [self.origin(child, scope) for child in _all(expression.children())]
+            origins = [self.origin(child, scope) for child in all_of(expression.children())]
             return _whole(_either([*origins, *self._everything(expression.plan(), scope)]))
-        origins = [self.origin(child, scope) for child in _all(expression.children())]
+        origins = [self.origin(child, scope) for child in all_of(expression.children())]
         if kind == "Alias":
             return origins[0]
         if kind in PARTS and origins[0] is not None and origins[0].plain and not _reads(origins[1:]):
             if kind == "GetStructField":
                 name = str(expression.extractFieldName())
-            elif kind == "GetMapValue" and _class(expression.key()) == "Literal":
+            elif kind == "GetMapValue" and kind_of(expression.key()) == "Literal":
                 name = str(expression.key().value())
             else:
                 return origins[0]
@@ -162,12 +164,12 @@ class _Reading:
         return _whole(_either(origins))
 
     def _everything(self, node: Any, outer: _Scope) -> Iterator[ColumnOrigin | None]:
-        if _class(node) in ("View", *NO_INPUT):
+        if kind_of(node) in ("View", *NO_INPUT):
             return
-        children = list(_all(node.children()))
+        children = list(all_of(node.children()))
         scopes = [self.scope(child, outer) for child in children]
         known = _Scope({id: origin for each in scopes for id, origin in each.columns.items()}, outer)
-        for expression in _all(node.expressions()):
+        for expression in all_of(node.expressions()):
             yield self.origin(expression, known)
         for child in children:
             yield from self._everything(child, outer)

@@ -32,7 +32,7 @@ from uuid import uuid4
 
 from samovar.changelog.broker.jars import Say, find_java, tail
 from samovar.changelog.spark.errors import translated
-from samovar.changelog.spark.jars import SPARK, connector_jars
+from samovar.changelog.spark.jars import connector_jars
 from samovar.changelog.spark.progress import OnProgress, look
 from samovar.common.errors import Refused
 
@@ -179,7 +179,7 @@ def starting(
     def start() -> OpenSession:
         jars = connector_jars(java, say) if kafka else []
         session = launched.start(name, master, jars, settings or {})
-        say(f"Spark {SPARK} on {session.spark.sparkContext.master}; its pages: {session.ui}")
+        say(f"Spark {session.spark.version} on {session.spark.sparkContext.master}; its pages: {session.ui}")
         return session
 
     begun = SessionStart(start)

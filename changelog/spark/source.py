@@ -1,23 +1,43 @@
 """A data source for Spark in Python: who knows what a frame holds says so in Arrow, and Spark reads it in tasks.
 
 The layers above know services and states; this module only speaks to Spark. Spark 4.0 pushes no filters into a Python
-source: what narrows a frame are its options.
+source: what narrows a frame there are its options. From 4.1 on comparisons of columns reach it too; Spark looks at them
+again, so that a frame may leave out less than it could.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from samovar.changelog.log import Log
 from samovar.changelog.spark.connector_log import Range, SparkFeed
+from samovar.changelog.spark.session import is_local
+from samovar.common.errors import Refused
+from samovar.common.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["BATCH_ROWS", "Frame", "Opening", "SparkSession", "register"]
+__all__ = ["BATCH_ROWS", "Condition", "Frame", "Opening", "SparkSession", "register"]
 BATCH_ROWS = 10_000  # of an Arrow batch, at most about
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # without it Spark 4.1 refuses a source that takes filters
+PYTHON = ("spark.pyspark.python", "spark.sql.execution.pyspark.python")
+OPERATORS = {
+    "EqualTo": "=", "EqualNullSafe": "=", "In": "in",
+    "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
+}  # fmt: skip
+
+
+class Condition(NamedTuple):
+    """A comparison that all wanted rows fulfil."""
+
+    column: str
+    operator: str
+    value: Any
 
 
 class Frame(Protocol):
@@ -32,6 +52,9 @@ class Frame(Protocol):
     @property
     def parts(self) -> Sequence[Any]:
         """What can be read at once by several tasks; any values that can be pickled."""
+
+    def narrowed(self, conditions: Sequence[Condition]) -> Frame:
+        """The same without what cannot fulfil the conditions, as far as that is known before it is read."""
 
     def read(self, part: Any) -> Iterator[pa.RecordBatch]: ...
     def ranges(self, log: Log) -> Sequence[Range]:
@@ -50,14 +73,20 @@ def register(spark: SparkSession, name: str, opening: Opening) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
 
     class Reader(DataSourceReader):
-        def __init__(self, frame: Frame) -> None:
-            self.frame = frame
+        def __init__(self, frame: Frame, columns: Sequence[str]) -> None:
+            self.frame, self.columns = frame, list(columns)
 
         def partitions(self) -> Sequence[InputPartition]:
             return [InputPartition(part) for part in self.frame.parts] or [InputPartition(None)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
-            return iter(()) if partition.value is None else self.frame.read(partition.value)
+            batches = iter(()) if partition.value is None else self.frame.read(partition.value)
+            return (batch.select(self.columns) for batch in batches)
+
+    class NarrowingReader(Reader):
+        def pushFilters(self, filters: Any) -> Any:  # noqa: N802 - as Spark calls it
+            self.frame = self.frame.narrowed(conditions_in(filters))
+            return filters
 
     class Source(DataSource):
         @classmethod
@@ -67,7 +96,50 @@ def register(spark: SparkSession, name: str, opening: Opening) -> None:
         def schema(self) -> Any:
             return from_arrow_schema(opening(self.options).schema)
 
-        def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - it is the one that was given
-            return Reader(opening(self.options))
+        def reader(self, schema: Any) -> DataSourceReader:
+            frame = opening(self.options)
+            check_schema(schema, from_arrow_schema(frame.schema))
+            return (NarrowingReader if takes_filters else Reader)(frame, schema.names)
 
+    takes_filters = hasattr(DataSourceReader, "pushFilters")
+    if takes_filters:
+        spark.conf.set(PUSHDOWN, "true")
+    use_this_python(spark)
     spark.dataSource.register(Source)
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Spark starts the first `python3` of the path, which knows nothing of a virtual environment that is not activated.
+
+    What somebody chose stays; and on other machines this one's path says nothing.
+    """
+    context = getattr(spark, "sparkContext", None)  # a session by Spark Connect has none
+    if context is None or not is_local(str(context.master)) or "PYSPARK_PYTHON" in os.environ:
+        return
+    if not any(context.getConf().contains(name) for name in PYTHON):
+        context.pythonExec = sys.executable
+
+
+def conditions_in(filters: Sequence[Any]) -> list[Condition]:
+    """Those of Spark's filters that compare a column with values."""
+    found = []
+    for each in filters:
+        operator = OPERATORS.get(type(each).__name__)
+        if operator is not None and len(each.attribute) == 1 and each.value is not None:
+            found.append(Condition(each.attribute[0], operator, each.value))
+    return found
+
+
+def check_schema(asked: Any, there: Any) -> None:
+    """A reader's own `.schema(...)` may choose columns and their order, but no other names and types."""
+    kinds = {field.name: field.dataType.simpleString() for field in there.fields}
+    for field in asked.fields:
+        kind = field.dataType.simpleString()
+        if field.name not in kinds:
+            hint = did_you_mean(field.name, kinds) or f"Columns are {', '.join(kinds)}."
+            raise Refused("frame-schema", f"the schema names a column `{field.name}`, which is not there", hint)
+        if kind != kinds[field.name]:
+            what = f"the schema says that `{field.name}` is {kind}, and it is {kinds[field.name]}"
+            raise Refused(
+                "frame-schema", what, f"Leave `.schema(...)` out, and cast it: `cast({field.name} as {kind})`."
+            )

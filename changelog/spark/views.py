@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from samovar.changelog.spark.connector_log import Range, SparkFeed
 from samovar.changelog.spark.errors import refusal_in
+from samovar.changelog.spark.lineage import SUBQUERIES, all_of, kind_of
 from samovar.changelog.spark.progress import OnProgress, Ticker
 from samovar.changelog.spark.records import raw_records
 from samovar.changelog.spark.session import OpenSession
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PLACE = re.compile(r"line (\d+), pos (\d+)")
-_CLASS = re.compile(r"^\[([A-Z_.0-9]+)\]\s*")
+_CLASS = re.compile(r"^\s*\[([A-Z_.0-9]+)\]\s*")  # a syntax error begins with an empty line
 _END = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+ pos \d+|\n).*\Z", re.DOTALL)
 _SUGGESTED = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
 # They run any code of the Java that Spark is.
@@ -46,6 +47,7 @@ class SqlFault(Exception):
     message: str
     start: int = 0
     stop: int = 0
+    kind: str = ""  # as Spark calls it, without what comes after a dot
     missing: str | None = None
     suggested: tuple[str, ...] = ()
 
@@ -74,12 +76,55 @@ class ConnectorRanges:
     headers: bool  # whether they are read
 
 
-def put_tables(session: OpenSession, tables: Sequence[SqlTable], ticks: Path | None = None) -> None:
-    """Make tables known by their names. Nothing is read; when it is, tasks tell how far they are in a folder."""
+@contextmanager
+def known_tables(session: OpenSession, tables: Sequence[SqlTable], ticks: Path) -> Iterator[None]:
+    """Tables by their names, and no others of ours. When they are read, tasks tell how far they are in a folder."""
     for name, value in JOINS.items():
         session.spark.conf.set(name, value)
-    for table in tables:
-        _frame_of(session, table, ticks if session.is_local else None).createOrReplaceTempView(table.name)
+    try:
+        for table in tables:
+            _frame_of(session, table, ticks if session.is_local else None).createOrReplaceTempView(table.name)
+        yield
+    finally:
+        for table in tables:
+            session.spark.catalog.dropTempView(table.name)
+
+
+def tables_in(session: OpenSession, sql: str) -> set[str]:
+    """The tables that a query names, in small letters, by Spark's parser: they need not be known yet."""
+    with faults(sql):
+        return set(_tables_in(_parsed(session, sql), frozenset()))
+
+
+def _parsed(session: OpenSession, sql: str) -> Any:
+    return session.spark._jsparkSession.sessionState().sqlParser().parseQuery(sql)
+
+
+def _tables_in(node: Any, hidden: frozenset[str]) -> Iterator[str]:
+    """Of a plan and all queries in it. `hidden` are names of common table expressions around it."""
+    kind = kind_of(node)
+    if kind == "UnresolvedRelation":
+        first, *more = (str(part).lower() for part in all_of(node.multipartIdentifier()))
+        if not more and first not in hidden:
+            yield first
+    elif kind == "PlanWithUnresolvedIdentifier":  # identifier('alerts')
+        yield str(node.identifierExpr()).lower()
+    elif kind == "UnresolvedWith":
+        for each in all_of(node.cteRelations()):
+            own = frozenset({str(each._1()).lower()})
+            yield from _tables_in(each._2(), hidden | own if node.allowRecursion() else hidden)
+            hidden |= own
+    for child in all_of(node.children()):
+        yield from _tables_in(child, hidden)
+    for expression in all_of(node.expressions()):
+        yield from _tables_in_expression(expression, hidden)
+
+
+def _tables_in_expression(expression: Any, hidden: frozenset[str]) -> Iterator[str]:
+    if kind_of(expression) in SUBQUERIES:
+        yield from _tables_in(expression.plan(), hidden)
+    for child in all_of(expression.children()):
+        yield from _tables_in_expression(child, hidden)
 
 
 def _frame_of(session: OpenSession, table: SqlTable, ticks: Path | None = None) -> DataFrame:
@@ -144,7 +189,7 @@ def query(session: OpenSession, sql: str, *, files: bool = True) -> DataFrame:
         raise SqlFault(message="functions that call Java are not for queries", start=found.start(), stop=found.end())
     spark = session.spark
     with faults(sql):
-        spark._jsparkSession.sessionState().sqlParser().parseQuery(sql)
+        _parsed(session, sql)
         spark.conf.set("spark.sql.runSQLOnFiles", str(files).lower())
         try:
             return spark.sql(sql)
@@ -247,8 +292,9 @@ def _fault(error: Any, sql: str) -> SqlFault:
     missing = None
     if kind is not None and kind[1].startswith("TABLE_OR_VIEW_NOT_FOUND"):
         missing = str((parameters or {}).get("relationName", sql[start:stop])).replace("`", "")
+    known = kind[1].partition(".")[0] if kind is not None else ""
     suggested = tuple(name.strip().replace("`", "") for found in _SUGGESTED.findall(text) for name in found.split(","))
-    return SqlFault(message=message, start=start, stop=stop, missing=missing, suggested=suggested)
+    return SqlFault(message=message, start=start, stop=stop, kind=known, missing=missing, suggested=suggested)
 
 
 def _place(error: Any, text: str, sql: str) -> tuple[int, int]:

@@ -22,7 +22,8 @@ from samovar.service.backtest.fold import Fold, FoldedMatch, Tally, run_fold
 from samovar.service.backtest.run import Engine
 from samovar.service.config.models import ServiceFile
 from samovar.service.spark.jobs import refuse_remote_executors
-from samovar.service.topology.logs import kafka_of, opened
+from samovar.service.spark.session import connector_settings
+from samovar.service.topology.logs import opened
 
 CHUNK = 20_000  # matches that are packed together
 
@@ -46,7 +47,7 @@ def engine_on(session: Callable[[], OpenSession], on_progress: OnProgress) -> En
                 for name in fold.streams
             )
             parts.append(PartRanges((settings, fold), tuple(ranges)))
-        kafka = kafka_of(settings)
+        kafka = connector_settings(settings)
         for chunks, counted in spread_over(session(), "backtest", log, kafka, parts, do_fold, on_progress, total):
             tally.add(counted)
             for chunk in chunks:

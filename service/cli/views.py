@@ -23,8 +23,8 @@ from samovar.service.views.build import ViewBuild
 from samovar.service.views.commands import (
     QueryRows,
     ViewListing,
-    chosen,
     list_views,
+    makeable,
     manifest_json,
     plain,
     query,
@@ -51,28 +51,39 @@ class ViewReader(StrEnum):
 
 @views.command("list")
 def views_list(config: Config, *, json: Json = False) -> None:
-    """List the views of a service: version, rows, when it was made.
+    """List the views of a service: version, rows, when it was made, and what came to its sources since.
 
-    Exit codes: 0 fine, 2 wrong usage or refused.
+    Exit codes: 0 fine, 1 some files are no views, 2 wrong usage or refused.
     """
     with exit_on_refusal():
-        found = list_views(load_service(config))
+        settings = load_service(config)
+        with opened(settings) as log:
+            found, bad = list_views(settings, log)
     if json:
         print(jsonlib.dumps([each.to_json() for each in found], ensure_ascii=False))
-        return
-    wide = max((len(each.view.name) for each in found), default=0)
-    for each in found:
-        print(f"{each.view.name:{wide}}  {_state(each)}")
-    if not found:
-        print("no views")
+    else:
+        wide = max((len(each.view.name) for each in found), default=0)
+        for each in found:
+            print(f"{each.view.name:{wide}}  {_state(each)}")
+        if not found and bad is None:
+            print("no views")
+    if bad is not None:
+        print(bad, file=sys.stderr)
+        raise typer.Exit(FAILED)
 
 
 def _state(each: ViewListing) -> str:
-    made = each.manifest
+    made, lag = each.manifest, each.lag
     if made is None:
         return f"{each.view.refresh}, never made"
-    changed = "; its file changed since" if made.digest != each.view.digest else ""
-    return f"{each.view.refresh}, version {made.version}, {made.rows:,} rows, made {iso_time(made.made_ms)}{changed}"
+    text = f"{each.view.refresh}, version {made.version}, {made.rows:,} rows, made {iso_time(made.made_ms)}"
+    if lag is None:
+        text += "; lag unknown: the log cannot be reached"
+    elif lag.since_ms is None:
+        text += "; up to date"
+    else:
+        text += f"; {lag.records:,} records behind, the first of {iso_time(lag.since_ms)}"
+    return text + ("; its file changed since" if made.digest != each.view.digest else "")
 
 
 @views.command("show")
@@ -82,7 +93,9 @@ def views_show(config: Config, name: Name, *, json: Json = False) -> None:
     Exit codes: 0 fine, 2 wrong usage or refused.
     """
     with exit_on_refusal():
-        found = show(load_service(config), name)
+        settings = load_service(config)
+        with opened(settings) as log:
+            found = show(settings, name, log)
     if json:
         print(jsonlib.dumps(found.to_json(), ensure_ascii=False))
         return
@@ -128,13 +141,18 @@ def _build(config: Path, names: list[str], master: str | None, json: bool, build
     failed = False
     with exit_on_refusal():
         settings = load_service(config)
-        chosen(settings, names)  # what is wrong with the files is told before Spark starts
+        views, refused = makeable(settings, names)
+        for each in refused:  # told before Spark starts
+            print(each, file=sys.stderr)
+        if not views:
+            raise typer.Exit(FAILED)
+        failed = bool(refused)
         with (
             ProgressDisplay(sys.stderr, as_json=json) as display,
             starting_for(settings, "samovar views", master, display.say) as start,
             opened(settings) as log,
         ):
-            for made in build(settings, log, start.ready(), names, display):
+            for made in build(settings, log, start.ready(), views, display):
                 display.clear()
                 if isinstance(made, Refused):
                     failed = True

@@ -805,6 +805,8 @@ class ViewShown(BaseModel):
     rows: int | None
     made: int | None
     changed: bool
+    lag: int | None = Field(description="records that came to its sources since; null where the log cannot be reached")
+    behind_s: float | None = Field(description="how long ago the first of them came")
     columns: dict[str, str]
     hidden: list[str] = Field(description="columns that hold something marked, for who may not see it")
     sources: dict[str, dict[str, tuple[int, int]]]
@@ -844,7 +846,7 @@ EventsShown = create_model("EventsShown", events=list[EventShown])
 Redriven = create_model("Redriven", plan=RedrivePlan, dry_run=bool, redriven=int)
 LatePage = create_model("LatePage", events=list[LateShown], total=int)
 AuditTrail = create_model("AuditTrail", entries=list[AuditEntry])
-ViewsShown = create_model("ViewsShown", views=list[ViewShown])
+ViewsShown = create_model("ViewsShown", views=list[ViewShown], problems=list[str])
 ViewRows = create_model("ViewRows", columns=list[str], rows=list[list[Any]])
 RuleDiff = create_model("RuleDiff", __doc__="Lines as of `diff -u`; empty where there is no difference.", diff=str)
 JobBegun = create_model("JobBegun", __doc__="GET /jobs/JOB tells of it.", job=str)

@@ -27,7 +27,7 @@ from samovar.common.folders import PART, tidy
 from samovar.service.recovery.restore.plan import STAGING, RestorePlan, RestoreRequest
 from samovar.service.recovery.restore.run import BuildResult, Engine, OnProgress, alone, refuse_running, replay
 from samovar.service.spark.jobs import JobPart, ranges_of, refuse_remote_executors, shipped, stage
-from samovar.service.topology.logs import kafka_of
+from samovar.service.spark.session import connector_settings
 from samovar.service.topology.stores import StateLocation, read_store_status
 from samovar.state.rocks import RocksStore
 from samovar.tasks.replay.rebuild import ReplayEnd
@@ -41,7 +41,8 @@ def stage_all(
     service, total = shipped(site), sum(planned.todo for planned in plans)
     parts = [PartRanges(JobPart(service, planned, staging), ranges_of(site, planned)) for planned in plans]
     says = stuck if all(planned.until is None for planned in plans) else stalled
-    return spread_over(session, "restore", site.log, kafka_of(site.settings), parts, stage, on_job, total, says)
+    kafka = connector_settings(site.settings)
+    return spread_over(session, "restore", site.log, kafka, parts, stage, on_job, total, says)
 
 
 def stage_to(

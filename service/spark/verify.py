@@ -21,7 +21,7 @@ from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.service.query.verify import Verdict, verify
 from samovar.service.spark.jobs import ShippedService, arrived, shipped, source_ranges
-from samovar.service.topology.logs import kafka_of
+from samovar.service.spark.session import connector_settings
 from samovar.service.topology.stores import StateLocation, read_store_status
 from samovar.state.rocks import RocksStore
 
@@ -52,7 +52,7 @@ def verify_all(
         PartRanges(VerifyPart(service, here.stage, partition), _ranges(here, partition)) for here, partition in found
     ]
     total = sum(each.end - each.start for part in parts for each in part.ranges)
-    kafka = kafka_of(site.settings)
+    kafka = connector_settings(site.settings)
     return spread_over(session, "verify", site.log, kafka, parts, _verify_part, on_progress, total)
 
 

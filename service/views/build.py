@@ -33,8 +33,16 @@ from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.ruleset import has_rules
 from samovar.service.topology.topics import counted_topics, partitions_of
 from samovar.service.views.files import View, bad_sql
-from samovar.service.views.sources import Offsets, Sources, bounds_of, named_in, offsets_in
+from samovar.service.views.sources import Offsets, Sources, bounds_of, offsets_in
 from samovar.service.views.store import ViewManifest, ViewStore
+
+# By the class of Spark's error.
+_HINTS = {
+    "": "Views are queries in Spark's SQL: docs/views.md.",
+    "PARSE_SYNTAX_ERROR": "What is wrong stands there or just before it. A view is one `select`, or `with ... select`.",
+    "MISSING_GROUP_BY": "Group by all columns that are not aggregated: `group by all`.",
+    "MISSING_AGGREGATION": "Group by all columns that are not aggregated: `group by all`.",
+}
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,9 @@ class _Build:
         for name in view.partition_of:
             if name not in self.sources:
                 raise self._no_source(name, 0, 0)
-        self.used = named_in(view.sql, self.sources)
+        with self._faults():
+            named = views.tables_in(self.session, view.sql)
+        self.used = [name for name in self.sources if name.lower() in named]
         self.offsets = {name: bounds_of(self.sources.frame(name)) for name in self.used}
 
     def refresh(self) -> ViewBuild:
@@ -173,9 +183,11 @@ class _Build:
             only = (view.partition_of[name], touched or ()) if follows else None
             tables.append(self.sources.table(name, self.offsets[name], only))
         total = sum(map(offsets_in, self.offsets.values()))
-        with tempfile.TemporaryDirectory(prefix="samovar-ticks-") as ticks:
+        with (
+            tempfile.TemporaryDirectory(prefix="samovar-ticks-") as ticks,
+            views.known_tables(session, tables, Path(ticks)),
+        ):
             with self._faults():
-                views.put_tables(session, tables, Path(ticks))
                 frame = views.query(session, view.sql)
             self._check_columns(frame.columns)
             try:
@@ -252,7 +264,7 @@ class _Build:
             if fault.missing is not None:
                 raise self._no_source(fault.missing, fault.start, fault.stop) from fault
             names = ", ".join(fault.suggested[:5])
-            hint = f"Did you mean one of {names}?" if names else "Views are queries in Spark's SQL: docs/views.md."
+            hint = f"Did you mean one of {names}?" if names else _HINTS.get(fault.kind, _HINTS[""])
             raise bad_sql(self.view, "view-sql", fault.message, fault.start, fault.stop, hint) from fault
 
     def _no_source(self, name: str, start: int, stop: int) -> Refused:

@@ -1,8 +1,9 @@
 """The views of a service: made on Spark, published as Parquet, read by anyone.
 
-    list_views(settings)                        what there is, and what is published of it
-    rebuild(settings, log, session, names)      all rows anew
-    refresh(settings, log, session, names)      as each view's file says
+    list_views(settings, log)                   what there is, what is published of it, and how far it is behind
+    makeable(settings, names)                   the views that can be made now, and why others cannot
+    rebuild(settings, log, session, views)      all rows anew
+    refresh(settings, log, session, views)      as each view's file says
     query(settings, "alerts-by-hour", None, 100) -> Rows(columns, rows)
 
 Only what makes views, and a query in SQL, needs Spark; the rest reads files.
@@ -11,19 +12,22 @@ Only what makes views, and a query in SQL, needs Spark; the rest reads files.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samovar.changelog.log import Log
+from samovar.changelog.log import Log, TopicPartition
 from samovar.common import folders
 from samovar.common.arrow import require_arrow
-from samovar.common.errors import Refused
+from samovar.common.errors import LogUnavailable, Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.config.models import ServiceFile
-from samovar.service.views.files import View, load_views, table_name, view_named
+from samovar.service.ops.status import first_times
+from samovar.service.views.files import BadView, View, load_views, table_name, view_named
 from samovar.service.views.store import CATALOG, ViewManifest, ViewStore, never_made, published
 
 if TYPE_CHECKING:
@@ -35,6 +39,18 @@ MOST_ROWS = 100_000
 
 
 @dataclass(frozen=True)
+class ViewLag:
+    """What came to the sources of a view since its version: at most so many records, and the log time of the first."""
+
+    records: int
+    since_ms: int | None
+
+    @property
+    def behind_s(self) -> float:
+        return 0.0 if self.since_ms is None else round(max(time.time() - self.since_ms / 1000, 0.0), 3)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViewListing:
     """A view, and its version that readers see; None where it was never made."""
 
@@ -42,6 +58,7 @@ class ViewListing:
     manifest: ViewManifest | None
     versions: tuple[int, ...]
     path: Path | None
+    lag: ViewLag | None = None
 
     def to_json(self) -> dict[str, Any]:
         made = self.manifest
@@ -58,6 +75,8 @@ class ViewListing:
             "rows": None if made is None else made.rows,
             "made": None if made is None else made.made_ms,
             "changed": made is not None and made.digest != self.view.digest,
+            "lag": None if self.lag is None else self.lag.records,
+            "behind_s": None if self.lag is None else self.lag.behind_s,
             "path": None if self.path is None else str(self.path),
             "columns": {} if made is None else dict(made.columns),
             "sources": {} if made is None else {name: dict(each) for name, each in made.sources.items()},
@@ -77,20 +96,55 @@ class QueryRows:
         return {"columns": list(self.columns), "rows": [list(map(plain, row)) for row in self.rows]}
 
 
-def list_views(settings: ServiceFile) -> list[ViewListing]:
-    """All views that there are files of."""
-    return [_listing(settings, view) for view in load_views(settings)]
+def list_views(settings: ServiceFile, log: Log | None = None) -> tuple[list[ViewListing], BadView | None]:
+    """All views that there are files of, and what is wrong with other files; how far behind, where a log is there."""
+    views, bad = load_views(settings)
+    return _listings(settings, views, log), bad
 
 
-def show(settings: ServiceFile, name: str) -> ViewListing:
-    return _listing(settings, view_named(load_views(settings), name, settings))
+def show(settings: ServiceFile, name: str, log: Log | None = None) -> ViewListing:
+    (found,) = _listings(settings, [view_named(settings, name)], log)
+    return found
 
 
-def _listing(settings: ServiceFile, view: View) -> ViewListing:
-    store = ViewStore(settings.views.store, view.name)
-    version = store.current()
-    path = None if version is None else store.path(version)
-    return ViewListing(view, store.current_manifest(), tuple(store.versions()), path)
+def _listings(settings: ServiceFile, views: Sequence[View], log: Log | None) -> list[ViewListing]:
+    stores = [ViewStore(settings.views.store, view.name) for view in views]
+    made = [store.current_manifest() for store in stores]
+    lags: dict[str, ViewLag] = {}
+    if log is not None:
+        with suppress(LogUnavailable):  # what is published can be read all the same
+            lags = _lags(settings, log, [each for each in made if each is not None])
+    return [
+        ViewListing(
+            view=view,
+            manifest=manifest,
+            versions=tuple(store.versions()),
+            path=None if manifest is None else store.path(manifest.version),
+            lag=lags.get(view.name),
+        )
+        for view, store, manifest in zip(views, stores, made, strict=True)
+    ]
+
+
+def _lags(settings: ServiceFile, log: Log, made: Sequence[ViewManifest]) -> dict[str, ViewLag]:
+    """By view, what its version does not have yet. Offsets that are markers of transactions are counted, too."""
+    reached: dict[str, dict[TopicPartition, int]] = {}
+    for each in made:
+        ends = {at.rpartition("/"): end for offsets in each.sources.values() for at, (_, end) in offsets.items()}
+        reached[each.view] = {TopicPartition(topic, int(number)): end for (topic, _, number), end in ends.items()}
+        if "labels" in each.sources:  # its topic may not have been there
+            reached[each.view].setdefault(TopicPartition(f"{settings.service}-labels", 0), 0)
+    topics = log.topics({at.topic for known in reached.values() for at in known})
+    places = [TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partitions)]
+    bounds = log.bounds(places) if places else {}
+    found: dict[str, ViewLag] = {}
+    for view, known in reached.items():
+        read = {at.topic for at in known}
+        starts = {at: max(known.get(at, 0), begin) for at, (begin, _) in bounds.items() if at.topic in read}
+        behind = {at: start for at, start in starts.items() if start < bounds[at].end}
+        times = first_times(log, behind, {at: bounds[at].end for at in behind}) if behind else {}
+        found[view] = ViewLag(sum(bounds[at].end - behind[at] for at in times), min(times.values(), default=None))
+    return found
 
 
 def path_of(settings: ServiceFile, name: str) -> Path:
@@ -115,7 +169,7 @@ def _store(settings: ServiceFile, name: str) -> ViewStore:
     for store in published(settings.views.store):
         if store.name == name:
             return store
-    view_named(load_views(settings), name, settings)
+    view_named(settings, name)
     raise never_made(name)
 
 
@@ -123,15 +177,14 @@ def rebuild(
     settings: ServiceFile,
     log: Log,
     session: OpenSession,
-    names: Sequence[str] = (),
+    views: Sequence[View],
     on_progress: OnProgress = lambda _: None,
     *,
     only_new: bool = False,
 ) -> Iterator[ViewBuild | Refused]:
-    """Makes views again, all or some, whole or only what is new; of one that cannot be made, yields the refusal."""
+    """Makes views again, whole or only what is new; of one that cannot be made, yields the refusal."""
     from samovar.service.views.build import ViewBuilder  # noqa: PLC0415 - with Spark only
 
-    views = chosen(settings, names)
     builder = ViewBuilder(settings, log, session, on_progress)
     for view in views:
         try:
@@ -146,12 +199,22 @@ def rebuild(
 refresh = partial(rebuild, only_new=True)
 
 
-def chosen(settings: ServiceFile, names: Sequence[str]) -> list[View]:
-    views = load_views(settings)
+def makeable(settings: ServiceFile, names: Sequence[str]) -> tuple[list[View], list[Refused]]:
+    """The views that can be made now, all or some, and why others cannot: known before Spark starts."""
+    views, bad = load_views(settings)
     if not views:
         folders = ", ".join(map(str, settings.views.files))
-        raise Refused("unknown-view", f"there is no view in {folders}", "Put a view file *.yml there: docs/views.md.")
-    return [view_named(views, name, settings) for name in names] if names else views
+        none = Refused("unknown-view", f"there is no view in {folders}", "Put a view file *.yml there: docs/views.md.")
+        raise bad or none
+    found: list[View] = []
+    refused: list[Refused] = [bad] if bad is not None and not names else []
+    for view in [view_named(settings, name) for name in names] if names else views:
+        try:
+            with ViewStore(settings.views.store, view.name).alone():
+                found.append(view)
+        except Refused as busy:
+            refused.append(busy)
+    return found, refused
 
 
 def update_catalog(settings: ServiceFile) -> None:

@@ -9,14 +9,14 @@
     refresh: incremental
     partition_of: {alerts: day}      # which partition of the view a row of a source belongs to
 
-All errors of all files are told at once, each with its line.
+All errors of all files are told at once, each with its line; views whose files are right are there all the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,15 +74,19 @@ def table_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
-def load_views(settings: ServiceFile) -> list[View]:
-    """All views of a service, by name; refused with all errors where there are any."""
+def load_views(settings: ServiceFile) -> tuple[list[View], BadView | None]:
+    """All views of a service, by name, and what is wrong with files that hold none."""
     views: list[View] = []
     shown: list[str] = []
     paths = settings.views.files
     found = [[*path.glob("*.yml"), *path.glob("*.yaml")] if path.is_dir() else [path] for path in paths]
     for path in (path for some in found for path in sorted(some) if path.exists()):
         report = Report(str(path))
-        text = _text_of(path)
+        try:
+            text = _text_of(path)
+        except Refused as refused:
+            shown.append(refused.what)
+            continue
         file = whole(text)
         node, view = read(file, report), None
         if isinstance(node, YamlMap) and not report.failed:
@@ -92,17 +96,20 @@ def load_views(settings: ServiceFile) -> list[View]:
         if view is not None and any(view.table == other.table for other in views):
             report.error("view-file", f"another file has a view `{view.name}` too", view.fragment.locate(0, 0))
         shown += [render(finding, text) for finding in report.findings()]
-        views += [view] if view is not None else []
-    if shown:
-        count = "an error" if len(shown) == 1 else f"{len(shown)} errors"
-        raise BadView("view-file", f"the views have {count}", "Fix the lines above.", "\n".join(shown))
-    return sorted(views, key=lambda view: view.name)
+        views += [view] if view is not None and not report.failed else []
+    count = "an error" if len(shown) == 1 else f"{len(shown)} errors"
+    bad = BadView("view-file", f"the views have {count}", "Fix the lines above.", "\n".join(shown)) if shown else None
+    return sorted(views, key=lambda view: view.name), bad
 
 
-def view_named(views: Sequence[View], name: str, settings: ServiceFile) -> View:
+def view_named(settings: ServiceFile, name: str) -> View:
+    """A view by its name. Where there is none, a file that cannot be read may be its."""
+    views, bad = load_views(settings)
     for view in views:
         if view.name == name:
             return view
+    if bad is not None:
+        raise bad
     known = [view.name for view in views]
     folders = ", ".join(map(str, settings.views.files))
     raise Refused(

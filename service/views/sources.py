@@ -10,8 +10,7 @@ All but `states` have a column `day`: the date of the event, of the alert, or of
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,15 +22,13 @@ from samovar.changelog.spark.views import ConnectorRanges, SqlTable
 from samovar.service.config.models import ServiceFile
 from samovar.service.spark.frames.frame import SPLIT, FrameRange, frame_in, parse_options, ranges_of
 from samovar.service.spark.frames.rules import known_rules
-from samovar.service.topology.logs import kafka_of
+from samovar.service.spark.session import connector_settings
 from samovar.service.topology.stores import site_of
 from samovar.service.views.files import table_name
 
 # Tables, and the columns that their days come from.
 TOPICS = {"alerts": "at", "sessions": "at", "labels": "at", "dead_letters": "_time", "late": "_time"}
 STATES = {"states": ("latest", None), "changes": ("changes", "_time")}  # mode of the reader, and as above
-_NOT_CODE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 Offsets = Mapping[str, tuple[int, int]]  # by topic/partition
 
 
@@ -50,16 +47,6 @@ def stream_tables(settings: ServiceFile) -> dict[str, str]:
         name = table_name(stream)
         found[name if name not in {**TOPICS, **STATES, **found} else f"input_{name}"] = stream
     return found
-
-
-def named_in(sql: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that a query has, be they tables or not: one too many does no harm.
-
-    >>> named_in("select 1 from alerts -- of purchase", ["alerts", "purchase"])
-    ['alerts']
-    """
-    words = {word.lower() for word in _WORD.findall(_NOT_CODE.sub(" ", sql))}
-    return [name for name in names if name.lower() in words]
 
 
 class Sources(dict[str, ViewSource]):
@@ -100,7 +87,7 @@ class Sources(dict[str, ViewSource]):
             parts += [part] if is_state else part.split()
         pinned: Frame = replace(frame, parts=tuple(parts))
         brought = None
-        kafka = kafka_of(self._site.settings)
+        kafka = connector_settings(self._site.settings)
         if kafka is not None:
             ranges = pinned.ranges(self._log)
             settle(self._log, ranges, stalled)  # type: ignore[arg-type]  # it is Kafka's

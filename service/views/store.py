@@ -93,8 +93,8 @@ class ViewStore:
         return None if version is None else self.manifest(version)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """One at a time; what a crash left half made goes."""
+    def alone(self) -> Iterator[None]:
+        """One at a time: refused where another process makes a version."""
         folders.make_private(self.folder)
         with (self.folder / "lock").open("w") as lock:
             try:
@@ -103,6 +103,12 @@ class ViewStore:
                 raise Refused(
                     "view-busy", f"another process is making the view {self.name}", "Wait for it to end, and try again."
                 ) from None
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Alone; what a crash left half made goes."""
+        with self.alone():
             (self.folder / "versions").mkdir(exist_ok=True)
             folders.tidy(self.folder / "versions")
             folders.tidy(self.folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
@@ -28,7 +28,8 @@ from samovar.service.http.state import AppState
 from samovar.service.masking.fields import Masks, not_compared
 from samovar.service.masking.lineage import Flow
 from samovar.service.views import commands
-from samovar.service.views.commands import ViewListing, chosen, list_views, path_of, plain, roll_back, show
+from samovar.service.views.commands import ViewListing, list_views, makeable, path_of, plain, roll_back, show
+from samovar.service.views.files import View
 from samovar.service.views.store import MANIFEST, ViewManifest, ViewStore
 
 if TYPE_CHECKING:
@@ -76,8 +77,11 @@ class BuildViewBody(Body):
 
 @router.get("/views", responses=answers_with(schemas.ViewsShown))
 def views(context: Reading) -> Response:
-    """All views, and what is published of each."""
-    return answered({"views": [view_data(context, each) for each in list_views(context.settings)]})
+    """All views, what is published of each and how far it is behind, and what is wrong with files that are none."""
+    found, bad = list_views(context.settings, context.app_state.log)
+    return answered(
+        {"views": [view_data(context, each) for each in found], "problems": [] if bad is None else [str(bad)]}
+    )
 
 
 @router.post("/views/{name}/query", responses=answers_with(schemas.ViewRows))
@@ -164,7 +168,7 @@ def _filter(body: Query) -> ds.Expression | None:
 def view(context: Reading, name: ViewName) -> Response:
     """A view, and every version of it that is kept, the newest first."""
     settings = context.settings
-    found = show(settings, name)
+    found = show(settings, name, context.app_state.log)
     store = ViewStore(settings.views.store, name)
     kept = [store.manifest(version) for version in reversed(found.versions)]
     versions = [fields_of(schemas.ViewVersion, each, made=each.made_ms) for each in kept]
@@ -185,13 +189,15 @@ def rollback(context: Operating, name: ViewName, body: RollingBackView) -> Respo
 def refresh(context: Operating, name: ViewName, body: BuildViewBody) -> Response:
     """Make a new version, as a job: GET /jobs/JOB tells how far it is, and then what was made."""
     app_state = context.app_state
-    chosen(context.settings, [name])  # what is wrong with it is told before Spark starts
+    wanted, refused = makeable(context.settings, [name])  # told before Spark starts
+    if refused:
+        raise refused[0]
 
     def work(on_progress: OnProgress) -> Any:
         if not _SPARK.acquire(blocking=False):
             raise Refused("view-busy", "another view is being made here", "Wait for it to end, and try again.")
         try:
-            return _build(app_state, name, on_progress, anew=body.anew)
+            return _build(app_state, wanted, on_progress, anew=body.anew)
         finally:
             _SPARK.release()
 
@@ -200,7 +206,7 @@ def refresh(context: Operating, name: ViewName, body: BuildViewBody) -> Response
     return answered({"job": job.number}, 202)
 
 
-def _build(app_state: AppState, name: str, on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
+def _build(app_state: AppState, views: Sequence[View], on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
     from samovar.changelog.spark.progress import JobProgress  # noqa: PLC0415 - with Spark only
     from samovar.service.spark.session import starting_for  # noqa: PLC0415 - as above
 
@@ -210,10 +216,10 @@ def _build(app_state: AppState, name: str, on_progress: OnProgress, *, anew: boo
 
     with starting_for(app_state.settings, "samovar views") as start:
         (made,) = (commands.rebuild if anew else commands.refresh)(
-            app_state.settings, app_state.log, start.ready(), [name], progress
+            app_state.settings, app_state.log, start.ready(), views, progress
         )
     if isinstance(made, Refused):
         raise made
     manifest = made.manifest
     version = None if manifest is None else {"version": manifest.version, "rows": manifest.rows, "kind": manifest.kind}
-    return {"view": name, "seconds": round(made.seconds, 3), "made": version, "notes": list(made.notes)}
+    return {"view": made.view.name, "seconds": round(made.seconds, 3), "made": version, "notes": list(made.notes)}

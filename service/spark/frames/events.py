@@ -16,7 +16,7 @@ from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.log import Log, Records, TopicPartition
 from samovar.changelog.spark.connector_log import Range, SparkFeed
-from samovar.changelog.spark.source import BATCH_ROWS
+from samovar.changelog.spark.source import BATCH_ROWS, Condition
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.native.kernel import Other
@@ -26,7 +26,7 @@ from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.semantics.schema import Schema
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.spark.frames.arrow_types import BYTES, DOUBLE, FLAG, INT, LONG, TEXT, TIME
-from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of, topic_ranges
+from samovar.service.spark.frames.frame import FrameOptions, FrameRange, narrowed_parts, ranges_of, topic_ranges
 from samovar.service.spark.frames.rules import (
     KnownVersion,
     emits_of,
@@ -89,6 +89,13 @@ class RecordFrame:
             at = TopicPartition(part.topic, part.partition)
             for records in PartitionCursor(log, at, part.start).read_to(part.end):
                 yield from self._batches(records, columns)
+
+    def narrowed(self, conditions: Sequence[Condition]) -> RecordFrame:
+        with opened(self.settings) as log:
+            parts = narrowed_parts(self.parts, conditions, log)
+        texts = [value for column, operator, value in conditions if (column, operator) == ("_key", "=")]
+        exact = [text.encode() for text in texts if "\ufffd" not in text]  # which stands for what is not text
+        return replace(self, parts=parts, key=exact[0] if exact and self.key is None else self.key)
 
     def ranges(self, log: Log) -> Sequence[Range]:  # noqa: ARG002 - as a frame has it
         return ranges_of(self.parts)

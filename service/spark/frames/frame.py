@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samovar.changelog.log import TopicPartition
+from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.spark.connector_log import Range
-from samovar.changelog.spark.source import Frame, register
+from samovar.changelog.spark.source import Condition, Frame, register
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.config.loading import load_service
@@ -42,6 +42,7 @@ SOURCES = (
     "changelog", "inputs/STREAM", "alerts", "alerts/RULE", "sessions", "sessions/RULE", "dead-letters", "late", "labels"
 )  # fmt: skip
 MODES = ("latest", "changes")
+TEMPORARY = "write `create temporary view NAME using samovar options (config '...', source '...')`."
 SPLIT = 250_000  # offsets of one task, where a partition can be cut
 
 
@@ -88,14 +89,22 @@ class FrameRange:
 def parse_options(options: Mapping[str, str]) -> FrameOptions:
     """Checks a reader's options. Spark gives their names in small letters."""
     given = {name.lower(): value for name, value in options.items()}
+    if "provider" in given:  # a property of tables
+        what = "Spark keeps the options of `create table` to itself: a table could not be read"
+        raise Refused("frame-option", what, TEMPORARY)
     for name in given:
         if name not in OPTIONS:
             hint = did_you_mean(name, OPTIONS) or f"Options are {', '.join(OPTIONS[:-1])}."
             raise Refused("frame-option", f"there is no option `{name}`", hint)
     config = given.get("config") or given.get("path")
     if config is None:
-        raise Refused("frame-option", "the option `config` is missing", 'Add `.option("config", "service.yml")`.')
+        hint = f'Add `.option("config", "service.yml")`. Of a table: {TEMPORARY}'
+        raise Refused("frame-option", "the option `config` is missing", hint)
     source, mode = given.get("source", "changelog"), given.get("mode", "latest")
+    for name, kind in {"mode": "changelog", "stage": "changelog", "raw": "inputs"}.items():
+        if name in given and source.partition("/")[0] != kind:
+            hint = "A reader keeps its options: begin the next frame with `spark.read` again."
+            raise Refused("frame-option", f"`{name}` is of {kind}, and the source is {source}", hint)
     if mode not in MODES:
         raise Refused("frame-option", f"there is no mode `{mode}`", f"Choose {' or '.join(MODES)}.")
     numbers = given.get("partitions", "").replace(" ", "").split(",")
@@ -173,6 +182,30 @@ def topic_ranges(
         end = min(bounds.end, offset_of(site.log, at, bounds, options.end or "end"))
         ranges += FrameRange(topic=topic, partition=at.partition, start=start, end=end).split()
     return tuple(ranges)
+
+
+def narrowed_parts(
+    parts: Sequence[FrameRange], conditions: Sequence[Condition], log: Log | None = None, *, ends: bool = True
+) -> tuple[FrameRange, ...]:
+    """Ranges without offsets that cannot fulfil conditions on `_partition`, `_stage` and `_offset`; with a log, also on
+    `_time` from below: later records may have earlier times. Without `ends` ranges end where they did.
+    """
+    found: list[FrameRange] = []
+    for part in parts:
+        start, end, is_wanted = part.start, part.end, True
+        for column, operator, value in conditions:
+            if column in ("_partition", "_stage") and operator in ("=", "in"):
+                own = part.partition if column == "_partition" else part.stage or "main"
+                is_wanted &= own in (value if operator == "in" else [value])
+            elif column == "_offset" and operator != "in":
+                start = max(start, value + (operator == ">")) if operator in ("=", ">", ">=") else start
+                end = min(end, value + (operator != "<")) if ends and operator in ("=", "<", "<=") else end
+            elif column == "_time" and operator in ("=", ">", ">=") and log is not None:
+                at = TopicPartition(part.topic, part.partition)
+                start = max(start, log.offset_at(at, int(value.timestamp() * 1000)))
+        if is_wanted and start < end:
+            found.append(replace(part, start=start, end=end))
+    return tuple(found)
 
 
 def ranges_of(parts: Sequence[FrameRange]) -> list[Range]:

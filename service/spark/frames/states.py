@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,14 @@ from samovar.changelog.log import Log
 from samovar.changelog.restore.point_in_time import commit_before, refuse_compacted
 from samovar.changelog.restore.restore import ChangelogPartition, Restore
 from samovar.changelog.spark.connector_log import Range, SparkFeed
-from samovar.changelog.spark.source import BATCH_ROWS
+from samovar.changelog.spark.source import BATCH_ROWS, Condition
 from samovar.common.errors import Refused
 from samovar.patterns.engine.matcher import decode_key
 from samovar.patterns.syntax.unparse import unparse
 from samovar.service.query.read import offset_of
 from samovar.service.query.state.view import described, key_text, named, resolve_key
 from samovar.service.spark.frames.arrow_types import FLAG, INT, LONG, TEXT, TIME
-from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of
+from samovar.service.spark.frames.frame import FrameOptions, FrameRange, narrowed_parts, ranges_of
 from samovar.service.spark.frames.rules import json_of, time_us
 from samovar.service.spark.jobs import ShippedService, arrived, shipped
 from samovar.service.topology.stores import ROWS_END, StateLocation, plan_for, position_of
@@ -76,6 +76,12 @@ class StateFrame:
     parts: tuple[FrameRange, ...]
     schema: pa.Schema = SCHEMA
     reads_headers: bool = False
+
+    def narrowed(self, conditions: Sequence[Condition]) -> StateFrame:
+        """A state stands at the end of its changelog; a change is shown when its commit is whole, which is later."""
+        is_latest = self.options.mode == "latest"
+        told = [each for each in conditions if not is_latest or each.column != "_offset"]
+        return replace(self, parts=narrowed_parts(self.parts, told, ends=False))
 
     def ranges(self, log: Log) -> Sequence[Range]:
         """Changes are folded from the beginning, wherever they are shown from."""

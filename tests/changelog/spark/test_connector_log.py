@@ -109,3 +109,12 @@ def test_a_range_without_records_is_passed(log: Log) -> None:
     cursor = PartitionCursor(fed_log(log, SparkFeed([Range(A, 3, 9)], iter(()))), A, 3)
     assert taken(cursor, 9) == []
     assert cursor.next == 9
+
+
+def test_a_range_that_came_while_another_was_read_to_its_end_comes_next(log: Log) -> None:
+    """A range that ends with a marker is read on into the next one's records."""
+    feed = SparkFeed([Range(A, 2, 6), Range(B, 3, 9)], iter([batch((A, 2), (A, 4), (B, 3), (B, 4))]))
+    found = {}
+    while (at := feed.coming()) is not None:
+        found[at] = taken(PartitionCursor(fed_log(log, feed), at, feed.ranges[at].start), feed.ranges[at].end)
+    assert {at: [offset for offset, _ in rows] for at, rows in found.items()} == {A: [2, 4], B: [3, 4]}

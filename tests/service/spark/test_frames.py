@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import operator
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +23,11 @@ from samovar.changelog.formats.record import POSITION
 from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.spark.errors import translated
 from samovar.changelog.spark.session import OpenSession
+from samovar.changelog.spark.source import Condition, Frame, conditions_in
 from samovar.common.errors import Refused
 from samovar.service.spark.frames.events import _typed
 from samovar.service.spark.frames.frame import frame_of
+from tests.support.project import ROOT
 from tests.support.small_service import START, Service, make, many, purchase, run
 
 SESSIONS = """
@@ -268,6 +276,163 @@ def test_spark_reads_the_same(spark: OpenSession, service: Service) -> None:
     assert (first.card, first.spent) == ("c0", pytest.approx(spent))
 
 
+def test_a_schema_chooses_columns_and_nothing_else(spark: OpenSession, service: Service) -> None:
+    samovar.register_spark(spark.spark)
+    options = {"config": str(service.config), "source": "alerts"}
+
+    def read(schema: str) -> list[Any]:
+        with translated(spark.log):
+            return list(spark.spark.read.format("samovar").schema(schema).options(**options).load().collect())
+
+    told = sorted((row.rule, row._offset) for row in rows_of(service, "alerts"))
+    assert sorted(map(tuple, read("rule string, _offset bigint"))) == told
+    for schema, said in (
+        ("rule string, ofset bigint", "`ofset`"),
+        ("_offset string", "`_offset` is string, and it is bigint"),
+    ):
+        with pytest.raises(Refused) as refused:
+            read(schema)
+        assert refused.value.code == "frame-schema"
+        assert said in refused.value.what
+
+
+def test_sql_makes_a_temporary_view_and_no_table(spark: OpenSession, service: Service) -> None:
+    samovar.register_spark(spark.spark)
+    options = f"using samovar options (config '{service.config}', source 'alerts')"
+    spark.spark.sql(f"create or replace temporary view found {options}")
+    (row,) = spark.spark.sql("select count(*) as n from found").collect()
+    assert row.n == len(rows_of(service, "alerts"))
+    with pytest.raises(Refused, match="create temporary view NAME") as refused, translated(spark.log):
+        spark.spark.sql(f"create table kept {options}")
+    assert refused.value.code == "frame-option"
+    # With columns of its own Spark asks nobody before it is read.
+    spark.spark.sql(f"create table kept (rule string) {options}")
+    try:
+        with pytest.raises(Refused, match="create temporary view NAME"), translated(spark.log):
+            spark.spark.table("kept").collect()
+    finally:
+        spark.spark.sql("drop table kept")
+
+
+UNACTIVATED = """
+import sys
+from pyspark.sql import SparkSession
+import samovar
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+samovar.register_spark(spark)
+print(spark.read.format("samovar").options(config=sys.argv[1], source="alerts").load().count(), "alerts")
+spark.stop()
+"""
+
+
+def test_a_virtual_environment_need_not_be_activated(service: Service, tmp_path: Path) -> None:
+    """The first `python3` of the path is not ours: executors have this one all the same."""
+    (tmp_path / "python3").write_text("#!/bin/sh\necho not this one >&2\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    java = shutil.which("java")
+    assert java is not None
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "VIRTUAL_ENV"))}
+    path = os.pathsep.join([str(tmp_path), str(Path(java).parent), "/usr/bin", "/bin"])
+    command = [sys.executable, "-c", UNACTIVATED, str(service.config)]
+    done = subprocess.run(
+        command,
+        env={**kept, "PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stdout == f"{len(rows_of(service, 'alerts'))} alerts\n", done.stderr
+
+
+# ---------------------------------------------------------------- filters
+
+
+@dataclass(frozen=True)
+class EqualTo:
+    """As Spark 4.1 has it; 4.0 pushes no filters."""
+
+    attribute: tuple[str, ...]
+    value: Any
+
+
+@dataclass(frozen=True)
+class In(EqualTo): ...
+
+
+@dataclass(frozen=True)
+class GreaterThan(EqualTo): ...
+
+
+@dataclass(frozen=True)
+class GreaterThanOrEqual(EqualTo): ...
+
+
+@dataclass(frozen=True)
+class LessThan(EqualTo): ...
+
+
+@dataclass(frozen=True)
+class LessThanOrEqual(EqualTo): ...
+
+
+@dataclass(frozen=True)
+class StringContains(EqualTo): ...
+
+
+HOLDS: dict[type, Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq, In: lambda left, right: left in right, GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge, LessThan: operator.lt, LessThanOrEqual: operator.le,
+    StringContains: lambda left, right: right in (left or ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [("inputs/purchase", {}), ("alerts", {}), ("changelog", {}), ("changelog", {"mode": "changes"})],
+)
+def test_a_narrowed_frame_has_all_rows_that_are_wanted(service: Service, source: str, options: dict[str, str]) -> None:
+    """And reads fewer. Spark filters what is left itself."""
+    frame = frame_of({"config": str(service.config), "source": source, **options})
+    whole = _rows_in(frame)
+    middle = sorted(row["_offset"] for row in whole)[len(whole) // 2]
+    times = sorted(row["_time"] for row in whole if row["_time"] is not None)
+    stage = [EqualTo(("_stage",), "main")] if source == "changelog" else []
+    asked: list[list[Any]] = [
+        [EqualTo(("_partition",), 1), *stage],
+        [In(("_partition",), [0, 5])],
+        [GreaterThan(("_offset",), middle)],
+        [GreaterThanOrEqual(("_offset",), middle), LessThan(("_offset",), middle + 3)],
+        [LessThanOrEqual(("_offset",), middle), EqualTo(("_partition",), 0)],
+        [EqualTo(("_offset",), middle)],
+    ]
+    if times:
+        asked += [[GreaterThan(("_time",), times[len(times) // 2])], [LessThan(("_time",), times[-1])]]
+    if "_key" in whole[0]:
+        asked += [[EqualTo(("_key",), "c1")], [StringContains(("_key",), "1")]]
+    for filters in asked:
+        rows = [row for row in whole if _holds(row, filters)]
+        found = _rows_in(frame.narrowed(conditions_in(filters)))
+        assert [row for row in found if _holds(row, filters)] == rows, filters
+        assert len(found) <= len(whole)
+    assert len(_rows_in(frame.narrowed([Condition("_partition", "=", 1)]))) < len(whole)
+    if source != "changelog":
+        assert [row["_offset"] for row in _rows_in(frame.narrowed([Condition("_offset", "=", 0)]))] == [0, 0]
+        assert {row["_key"] for row in _rows_in(frame.narrowed([Condition("_key", "=", "c1")]))} == {"c1"}
+        assert _rows_in(frame.narrowed([Condition("_time", ">", moment(4_000_000_000_000))])) == []
+
+
+def _holds(row: dict[str, Any], filters: list[Any]) -> bool:
+    values = [(row[each.attribute[0]], each) for each in filters]
+    return all(value is not None and HOLDS[type(each)](value, each.value) for value, each in values)
+
+
+def _rows_in(frame: Frame) -> list[dict[str, Any]]:
+    batches = [batch for part in frame.parts for batch in frame.read(part)]
+    found: list[dict[str, Any]] = pa.Table.from_batches(batches, frame.schema).to_pylist()
+    return found
+
+
 # ---------------------------------------------------------------- refusals
 
 
@@ -285,6 +450,9 @@ def test_spark_reads_the_same(spark: OpenSession, service: Service) -> None:
         ("changelog", {"mode": "all"}, "frame-option", "latest or changes"),
         ("changelog", {"from": "3"}, "frame-option", "`to`"),
         ("changelog", {"stage": "by-user"}, "unknown-stage", "main"),
+        ("alerts", {"mode": "changes"}, "frame-option", "begin the next frame with `spark.read` again"),
+        ("inputs/purchase", {"stage": "main"}, "frame-option", "`stage` is of changelog"),
+        ("alerts", {"raw": "true"}, "frame-option", "`raw` is of inputs"),
     ],
 )
 def test_what_cannot_be_read(service: Service, source: str, options: dict[str, str], code: str, word: str) -> None:

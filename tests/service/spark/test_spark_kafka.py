@@ -31,7 +31,7 @@ from samovar.changelog.spark.parts import PartRanges, spread_over
 from samovar.changelog.spark.progress import JobProgress, Ticker
 from samovar.changelog.spark.records import raw_records
 from samovar.changelog.spark.session import OpenSession
-from samovar.changelog.spark.views import put_tables, rows_of
+from samovar.changelog.spark.views import known_tables, rows_of
 from samovar.common.errors import Refused
 from samovar.service.config.loading import load_service
 from samovar.service.recovery.restore.plan import RestoreRequest, plan_restore
@@ -315,7 +315,7 @@ def test_all_records_of_a_restore_come_by_the_connector(
 
 
 def test_all_tables_of_views_by_the_connector_are_those_of_the_reader(
-    spark: OpenSession, ran: OnKafka, log: Log
+    spark: OpenSession, ran: OnKafka, log: Log, tmp_path: Path
 ) -> None:
     """Also what stands in headers alone: why a message is a dead letter, how late an event was."""
     settings = load_service(ran.service.config)
@@ -331,10 +331,9 @@ def test_all_tables_of_views_by_the_connector_are_those_of_the_reader(
         assert (ours.kafka, theirs.kafka is not None) == (None, True)
         rows = []
         for table in (ours, theirs):
-            put_tables(spark, [table])
-            _, values = rows_of(spark, spark.spark.table(name), 10_000)
+            with known_tables(spark, [table], tmp_path):
+                _, values = rows_of(spark, spark.spark.table(name), 10_000)
             rows.append(sorted([[repr(each) for each in value] for value in values]))
-            spark.spark.catalog.dropTempView(name)
         assert rows[0] == rows[1], name
         found[name] = rows[1]
     assert {name for name, rows in found.items() if not rows} <= {"sessions", "labels"}

@@ -15,7 +15,7 @@ from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 from samovar.service.offline.generate import generate
 from samovar.service.topology.stages import sources_of
-from samovar.service.views.commands import path_of, rebuild
+from samovar.service.views.commands import makeable, path_of, rebuild
 from tests.support.project import ROOT
 from tests.support.small_service import START, Service, purchase, run
 
@@ -42,7 +42,7 @@ def served(name: str, folder: Path, events: list[Event]) -> Service:
 def made(service: Service, spark: OpenSession) -> dict[str, list[dict[str, Any]]]:
     """All views, as DuckDB reads them."""
     with service.log() as log:
-        found = list(rebuild(service.settings, log, spark))
+        found = list(rebuild(service.settings, log, spark, makeable(service.settings, ())[0]))
     assert [each for each in found if isinstance(each, Refused)] == []
     names = [each.view.name for each in found if not isinstance(each, Refused)]
     with duckdb.connect() as base:

@@ -12,6 +12,7 @@ import pytest
 
 from samovar.changelog.log import Append, TopicSpec
 from samovar.changelog.spark.session import OpenSession
+from samovar.changelog.spark.views import tables_in
 from samovar.service.views.commands import query
 from tests.support.http_server import served, wait_for
 from tests.support.small_service import START, Service, make, many, purchase, run, run_apart
@@ -323,6 +324,47 @@ def test_rolled_back_by_one_command(spark: OpenSession, service: Service) -> Non
     assert "version 3" in views(service, "rebuild")
 
 
+# ---------------------------------------------------------------- what a view reads
+
+
+TABLES = {
+    "select card from purchase order by card": {"purchase"},
+    "select 'from late' as late, labels.x -- from changes\nfrom Purchase as labels /* alerts */": {"purchase"},
+    'select `order` from `alerts` where "from late" = x': {"alerts"},
+    "with late as (select * from late), a as (select * from late) select * from a, late": {"late"},
+    "with a as (select 1) select * from (with alerts as (select 2) select * from alerts), alerts": {"alerts"},
+    "select (select max(x) from changes), y from alerts where z in (select 1 from late)": {"alerts", "changes", "late"},
+    "select * from a, lateral (select * from labels) where exists (select 1 from states)": {"a", "labels", "states"},
+    "select * from parquet.`/alerts`, identifier('Alerts'), range(3)": {"alerts"},
+    "with recursive r as (select 1 as n union all select n + 1 from r) select * from r": set(),
+    "from alerts |> where rule = 'a' |> join late using (_key)": {"alerts", "late"},
+}
+
+
+@pytest.mark.parametrize("sql", TABLES)
+def test_what_a_query_reads_is_told_by_sparks_parser(spark: OpenSession, sql: str) -> None:
+    assert tables_in(spark, sql) == TABLES[sql]
+
+
+def test_a_stream_that_is_called_as_a_word_of_sql_is_read_where_it_is_named(
+    spark: OpenSession, service: Service
+) -> None:
+    config = service.config
+    config.write_text(config.read_text().replace("streams:\n", "streams:\n  order: {key: card, time: ts}\n"))
+    assert "order" in service.settings.streams
+    service.process(many(20))
+    by_card = CARDS.replace("group by card", "group by card order by card")
+    put(service, by_card, by_card.replace("cards", "orders").replace("from purchase", "from `order`, purchase"))
+    (config.parent / "views" / "bad.yml").write_text("view: bad one\nsql: select 1\n")
+    done = run("views", "refresh", config)
+    assert done.exit_code == 1
+    assert "cards: version 1, 7 rows" in done.stdout  # the others are made, and the exit code tells
+    assert "bad.yml:1:" in done.stderr
+    assert set(shown(service, "cards")["sources"]) == {"purchase"}
+    service.produce([{"card": "c1", "ts": START}], "order")
+    assert "cards: nothing new" in run("views", "refresh", config).stdout
+
+
 # ---------------------------------------------------------------- what is refused
 
 
@@ -332,8 +374,11 @@ def test_rolled_back_by_one_command(spark: OpenSession, service: Service) -> Non
         (CARDS.replace("from purchase", "from purchas"), 5, "there is no source `purchas`"),
         (CARDS.replace("from purchase", "from purchas"), 5, "did you mean `purchase`?"),
         (CARDS.replace("sum(amount)", "sum(amonut)"), 4, "Did you mean one of amount"),
-        (CARDS.replace("group by card", "group bye card"), 7, "view-sql"),
-        (CARDS.replace("select card", "delete card"), 4, "view-sql"),
+        (CARDS.replace("group by card", "group bye card"), 7, "Syntax error at or near 'bye'."),
+        (CARDS.replace("group by card", "group bye card"), 7, "What is wrong stands there or just before it."),
+        (CARDS.replace("group by card", "group by (card"), 7, "Syntax error at or near end of input."),
+        (CARDS.replace("select card", "delete card"), 4, "Syntax error at or near 'delete'."),
+        (CARDS.replace("  group by card\n", ""), 4, "Group by all columns that are not aggregated"),
         (CARDS.replace("key: card", "key: crad"), 4, "did you mean `card`?"),
     ],
 )

@@ -69,6 +69,7 @@ function figures(view) {
     badge(`version ${view.version}`, "accent"),
     h("span", {}, counted(view.rows, "row")),
     h("span", {}, "made ", time(view.made, "ago")),
+    view.lag ? h("span", {}, `${counted(view.lag, "record")} behind, ${seconds(view.behind_s)}`) : null,
     view.changed ? badge("its file changed since: refresh it", "warn") : null,
   );
 }

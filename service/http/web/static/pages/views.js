@@ -2,7 +2,7 @@
 
 import { get, part } from "/api.js";
 import { h, put } from "/dom.js";
-import { whole } from "/format.js";
+import { seconds, whole } from "/format.js";
 import { badge, card, empty, loading, problem, rowLink, table, time } from "/parts.js";
 
 export function mount(root) {
@@ -13,8 +13,9 @@ export function mount(root) {
 
   async function load() {
     try {
-      const { views } = await get("/views");
-      if (!over) put(place, views.length ? card(null, { flush: true, label: "Views" }, list(views)) : card(null, empty("No views", "A view is a file of the service's views folder: SQL over its streams, alerts and labels. docs/views.md says how.")));
+      const { views, problems } = await get("/views");
+      const notes = problems.map((each) => h("pre", { class: "note bad" }, each));
+      if (!over) put(place, notes, views.length ? card(null, { flush: true, label: "Views" }, list(views)) : card(null, empty("No views", "A view is a file of the service's views folder: SQL over its streams, alerts and labels. docs/views.md says how.")));
     } catch (fault) {
       if (!over) put(place, problem(fault, load));
     }
@@ -30,7 +31,7 @@ const list = (views) =>
     [
       { head: "View", class: "tight", cell: (each) => rowLink(`/views/${part(each.view)}`, each.view) },
       { head: "What it tells", class: "grow", cell: (each) => each.title || "" },
-      { head: "State", class: "tight", cell: (each) => (each.version === null ? badge("never made", "warn") : each.changed ? badge("file changed since", "warn") : badge("published", "good")) },
+      { head: "State", class: "tight", cell: (each) => (each.version === null ? badge("never made", "warn") : each.changed ? badge("file changed since", "warn") : each.lag ? badge(`${whole(each.lag)} behind, ${seconds(each.behind_s)}`, "warn") : badge("published", "good")) },
       { head: "Rows", class: "tight num", cell: (each) => whole(each.rows) },
       { head: "Version", class: "tight num", cell: (each) => (each.version === null ? "–" : String(each.version)) },
       { head: "Made", class: "tight", cell: (each) => (each.made ? time(each.made, "ago") : "–") },

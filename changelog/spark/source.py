@@ -1,5 +1,8 @@
 """A data source for Spark in Python: who knows what a frame holds says so in Arrow, and Spark reads it in tasks.
 
+A stream is read in batches, from offsets to offsets that Spark keeps in its checkpoint: it asks for the newest, then for
+the parts between two, and again for the same two where a batch has to be repeated.
+
 The layers above know services and states; this module only speaks to Spark. Spark 4.0 pushes no filters into a Python
 source: what narrows a frame are its options.
 """
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["BATCH_ROWS", "Frame", "Opening", "SparkSession", "register"]
+__all__ = ["BATCH_ROWS", "Frame", "FrameStream", "Opening", "SparkSession", "StreamOpening", "register"]
 BATCH_ROWS = 10_000  # of an Arrow batch, at most about
 
 
@@ -41,12 +44,32 @@ class Frame(Protocol):
         """Rows of the records that are brought, which are some of the ranges."""
 
 
+Places: TypeAlias = dict[str, Any]  # offsets as Spark keeps them: JSON, and compared as text
+
+
+class FrameStream(Protocol):
+    """What can be read on and on. One lives in a process of the driver's; those that only read travel to executors."""
+
+    def initial_offset(self) -> Places: ...
+    def latest_offset(self) -> Places: ...
+    def parts(self, start: Places, end: Places) -> Sequence[Any]: ...
+    def commit(self, end: Places) -> None: ...
+    def read(self, part: Any) -> Iterator[pa.RecordBatch]: ...
+    def close(self) -> None: ...
+
+
 Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of a reader
+StreamOpening: TypeAlias = Callable[[Mapping[str, str]], FrameStream]
 
 
-def register(spark: SparkSession, name: str, opening: Opening) -> None:
-    """Make `spark.read.format(name)` known to a session. `opening` is a function that executors can import."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition  # noqa: PLC0415 - with pyspark only
+def register(spark: SparkSession, name: str, opening: Opening, streaming: StreamOpening) -> None:
+    """Make `spark.read.format(name)` and `readStream` known to a session, by functions that executors can import."""
+    from pyspark.sql.datasource import (  # noqa: PLC0415 - with pyspark only
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        InputPartition,
+    )
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
 
     class Reader(DataSourceReader):
@@ -59,6 +82,28 @@ def register(spark: SparkSession, name: str, opening: Opening) -> None:
         def read(self, partition: InputPartition) -> Iterator[Any]:
             return iter(()) if partition.value is None else self.frame.read(partition.value)
 
+    class StreamReader(DataSourceStreamReader):
+        def __init__(self, stream: FrameStream) -> None:
+            self.stream = stream
+
+        def initialOffset(self) -> Places:  # noqa: N802 - as Spark calls it
+            return self.stream.initial_offset()
+
+        def latestOffset(self) -> Places:  # noqa: N802 - as above
+            return self.stream.latest_offset()
+
+        def partitions(self, start: Places, end: Places) -> Sequence[InputPartition]:
+            return [InputPartition(part) for part in self.stream.parts(start, end)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            return self.stream.read(partition.value)
+
+        def commit(self, end: Places) -> None:
+            self.stream.commit(end)
+
+        def stop(self) -> None:
+            self.stream.close()
+
     class Source(DataSource):
         @classmethod
         def name(cls) -> str:
@@ -69,5 +114,8 @@ def register(spark: SparkSession, name: str, opening: Opening) -> None:
 
         def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - it is the one that was given
             return Reader(opening(self.options))
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - as above
+            return StreamReader(streaming(self.options))
 
     spark.dataSource.register(Source)

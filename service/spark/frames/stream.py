@@ -9,10 +9,9 @@ A topic that was made again has another id, and is refused. A batch ends at the 
 transaction that is still open: what that brings comes with a later batch. Partitions and topics that are not in the
 offsets yet are read from their beginning.
 
-Spark 4.0 tells a source in Python neither where a batch begins nor how it is triggered when it asks for the newest
+Spark 4.0 does not tell a source in Python where a batch begins, nor how it is triggered, when it asks for the newest
 offsets. Where the last batch ended is known from the parts that were asked for, after a restart too: Spark asks for
-those of an empty batch then. `Trigger.AvailableNow` asks for offsets once, and takes them for all there is; so it does
-not go with a limit, and is known by what it asks next.
+those of an empty batch then. `Trigger.AvailableNow` is one batch, of all that is there or of as many as the limit says.
 """
 
 from __future__ import annotations
@@ -104,18 +103,12 @@ class ServiceStream:
     _log: Log | None = None  # open in the driver's process only
     _initial: StreamOffsets | None = None
     _planned: StreamOffsets | None = None
-    _asked: int = 0  # how often for the newest, before any parts
-    _is_new: bool = False  # Spark asked where to begin
     _ids: Mapping[str, str] = field(default_factory=dict)  # of the topics, at the last look
 
     def initial_offset(self) -> Places:
-        self._is_new = True
         return self._begin().to_places()
 
     def latest_offset(self) -> Places:
-        self._asked += self._planned is None
-        if self._asked > 1 and self._planned is None:
-            self._refuse_limit()
         begun = self._planned or self._begin()
         now = self._now(begun)
         wanted = {at: max(begun.offsets.get(at, 0), bounds.end) for at, bounds in now.items()}
@@ -127,8 +120,6 @@ class ServiceStream:
 
     def parts(self, start: Places, end: Places) -> list[FrameRange]:
         """What a batch reads, cut for several tasks. The same for the same offsets, at any time."""
-        if self._asked and self._planned is None and not self._is_new:
-            self._refuse_limit()
         begun, ended = StreamOffsets.of(start), StreamOffsets.of(end)
         now = self._now(replace(begun, ids={**ended.ids, **begun.ids}))
         self._planned = ended
@@ -193,15 +184,6 @@ class ServiceStream:
             return dict(bounds)
         stable = cast(Stable, log).stable_ends(chosen)
         return {at: Bounds(bounds[at].begin, stable[at]) for at in chosen}
-
-    def _refuse_limit(self) -> None:
-        if self.options.max_records is not None:
-            raise Refused(
-                "frame-option",
-                "`maxRecordsPerTrigger` does not go with Trigger.AvailableNow: Spark 4.0 reads all that is there in one"
-                " batch, and with a limit would leave the rest",
-                "Leave the limit out; large batches are cut into tasks anyway.",
-            )
 
 
 def refuse_replaced(name: str, known: str, topic: Topic | None) -> None:

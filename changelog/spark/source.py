@@ -17,9 +17,9 @@ from samovar.changelog.spark.connector_log import Range, SparkFeed
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BATCH_ROWS", "Frame", "FrameStream", "Opening", "SparkSession", "StreamOpening", "register"]
+__all__ = ["BATCH_ROWS", "DataFrame", "Frame", "FrameStream", "Opening", "SparkSession", "StreamOpening", "map_sorted", "register"]
 BATCH_ROWS = 10_000  # of an Arrow batch, at most about
 
 
@@ -56,6 +56,17 @@ class FrameStream(Protocol):
     def commit(self, end: Places) -> None: ...
     def read(self, part: Any) -> Iterator[pa.RecordBatch]: ...
     def close(self) -> None: ...
+
+
+def map_sorted(
+    frame: DataFrame, by: Sequence[str], order: Sequence[str], do: Callable[..., Any], fields: Sequence[tuple[str, Any]]
+) -> DataFrame:
+    """What a function makes of Arrow batches, called with all rows of the same `by` in one task, in order."""
+    import pyarrow as pa  # noqa: PLC0415 - with pyspark only
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
+
+    placed = frame.repartition(*by) if by else frame.coalesce(1)
+    return placed.sortWithinPartitions(*order).mapInArrow(do, from_arrow_schema(pa.schema(list(fields))))
 
 
 Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of a reader

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import eq
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from samovar.patterns.engine.avro import schema as avro
 from samovar.patterns.engine.decode import CODES
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.spark.frames.arrow_types import BYTES, DOUBLE, FLAG, INT, LONG, TEXT, TIME
 from samovar.service.spark.frames.frame import FrameOptions, FrameRange, ranges_of, records_of, topic_ranges
@@ -264,7 +266,13 @@ def _finds_sessions(versions: VersionCatalog, version: str) -> bool:
 
 def _alert_row(versions: VersionCatalog, types: Mapping[str, str], records: Records, number: int) -> Mapping[str, Any]:
     alert = _json_map(records.value(number))
-    rule = versions.get(alert.get("version", ""))
+    return alert_row(alert, versions.get(alert.get("version", "")), types)
+
+
+def alert_row(
+    alert: Mapping[str, Any], rule: KnownVersion | Rule | None, types: Mapping[str, str] = MappingProxyType({})
+) -> Mapping[str, Any]:
+    """The columns of an alert, severity and tags by its rule."""
     key = alert.get("key", {}).items()
     events = [
         {"step": step, "stream": stream, "partition": partition, "offset": offset}

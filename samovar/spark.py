@@ -1,7 +1,7 @@
 """Samovar inside Spark: docs/spark.md.
 
-    samovar.spark.register(spark)                              # spark.read.format("samovar"), readStream
-    alerts = samovar.spark.match(purchases, rules, topics="purchase")
+samovar.spark.register(spark)                              # spark.read.format("samovar"), readStream
+alerts = samovar.spark.match(purchases, rules, topics="purchase")
 """
 
 from __future__ import annotations

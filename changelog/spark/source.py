@@ -1,7 +1,7 @@
 """A data source for Spark in Python: who knows what a frame holds says so in Arrow, and Spark reads it in tasks.
 
-A stream is read in batches, from offsets to offsets that Spark keeps in its checkpoint: it asks for the newest, then for
-the parts between two, and again for the same two where a batch has to be repeated.
+A stream is read in batches, from offsets to offsets that Spark keeps in its checkpoint: it asks for the newest, then
+for the parts between two, and again for the same two where a batch has to be repeated.
 
 The layers above know services and states; this module only speaks to Spark. Spark 4.0 pushes no filters into a Python
 source: what narrows a frame are its options.
@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from samovar.changelog.log import Log
 from samovar.changelog.spark.connector_log import Range, SparkFeed
+from samovar.common.errors import Refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BATCH_ROWS", "DataFrame", "Frame", "FrameStream", "Opening", "SparkSession", "StreamOpening", "map_sorted", "register"]
+    from samovar.changelog.spark.sink import SinkOpening
+
+__all__ = ["BATCH_ROWS", "DataFrame", "Frame", "Opening", "SparkSession", "map_sorted", "register"]
 BATCH_ROWS = 10_000  # of an Arrow batch, at most about
 
 
@@ -73,8 +76,11 @@ Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of
 StreamOpening: TypeAlias = Callable[[Mapping[str, str]], FrameStream]
 
 
-def register(spark: SparkSession, name: str, opening: Opening, streaming: StreamOpening) -> None:
-    """Make `spark.read.format(name)` and `readStream` known to a session, by functions that executors can import."""
+def register(spark: SparkSession, name: str, opening: Opening, streaming: StreamOpening, writing: SinkOpening) -> None:
+    """Make a format known to a session, for `read`, `readStream`, `write` and `writeStream`.
+
+    The functions must be ones that executors can import.
+    """
     from pyspark.sql.datasource import (  # noqa: PLC0415 - with pyspark only
         DataSource,
         DataSourceReader,
@@ -82,6 +88,8 @@ def register(spark: SparkSession, name: str, opening: Opening, streaming: Stream
         InputPartition,
     )
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
+
+    from samovar.changelog.spark.sink import FrameWriter, StreamWriter  # noqa: PLC0415 - as above
 
     class Reader(DataSourceReader):
         def __init__(self, frame: Frame) -> None:
@@ -128,5 +136,13 @@ def register(spark: SparkSession, name: str, opening: Opening, streaming: Stream
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - as above
             return StreamReader(streaming(self.options))
+
+        def writer(self, schema: Any, overwrite: bool) -> FrameWriter:
+            if overwrite:
+                raise Refused("frame-option", "events are added, and replace nothing", 'Use `.mode("append")`.')
+            return FrameWriter(writing(self.options, schema.simpleString(), False))
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: ARG002, N802 - as above
+            return StreamWriter(writing(self.options, schema.simpleString(), True))
 
     spark.dataSource.register(Source)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class MatchOptions:
     max_matches: int
 
 
-def match(  # noqa: PLR0913 - each is what `Rules.run` has
+def match(
     events: DataFrame,
     rules: GivenRules,
     *,
@@ -67,7 +67,7 @@ def match(  # noqa: PLR0913 - each is what `Rules.run` has
 ) -> DataFrame:
     """The alerts that rules find in a frame of events, with the columns of `alerts`.
 
-    `topics` says which topic the events are of; of several, in the order of the service file, a column `_topic` says it.
+    `topics` names the topic of the events; of several, in the order of the service file, a column `_topic` says which.
     By it and by `_partition` and `_offset` an alert has the id that the service gives it; a frame without these is
     numbered as it is read. Without `flush`, event time ends at the frame's largest, which is looked for at once.
     """

@@ -134,11 +134,13 @@ def parse_options(options: Mapping[str, str]) -> FrameOptions:
 
 
 def register_spark(spark: SparkSession) -> None:
-    """Makes `spark.read.format("samovar")` and `readStream` known to a session, in a notebook or a program."""
+    """Makes `spark.read.format("samovar")`, `readStream`, `write` and `writeStream` known to a session."""
     from samovar.service.spark.frames.stream import stream_of  # noqa: PLC0415 - it imports this module
+    from samovar.service.spark.write import sink_of  # noqa: PLC0415 - only a session needs it
 
     folder = str(Path.cwd())
-    register(spark, NAME, partial(frame_of, folder=folder), partial(stream_of, folder=folder))
+    opening, streaming, writing = (partial(each, folder=folder) for each in (frame_of, stream_of, sink_of))
+    register(spark, NAME, opening, streaming, writing)
 
 
 def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:

@@ -24,7 +24,11 @@ streams:
 STREAMS = ("purchase", "login")
 OTHERS = {
     "visits": SESSIONS,
-    "spread": "rule: spread\nmatch: |\n  aggregate by country over 1m [purchase where true] having distinct(card) >= 4\n",
+    "spread": """
+rule: spread
+match: |
+  aggregate by country over 1m [purchase where true] having distinct(card) >= 4
+""",
     "taken": """
 rule: taken
 match: |

@@ -202,7 +202,6 @@ def test_records_that_retention_took_are_refused_or_passed_over(service: Service
         assert row["text"] == "x"
 
 
-
 @pytest.mark.parametrize(
     ("options", "word"),
     [

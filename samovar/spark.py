@@ -1,6 +1,6 @@
 """Samovar inside Spark: docs/spark.md.
 
-samovar.spark.register(spark)                              # spark.read.format("samovar"), readStream
+samovar.spark.register(spark)                              # the format "samovar"
 alerts = samovar.spark.match(purchases, rules, topics="purchase")
 """
 

@@ -146,3 +146,6 @@ def register(spark: SparkSession, name: str, opening: Opening, streaming: Stream
             return StreamWriter(writing(self.options, schema.simpleString(), True))
 
     spark.dataSource.register(Source)
+    # A writer looks formats up in the session that is active in its thread: where it was started in another, in none.
+    jvm: Any = spark._jvm
+    jvm.SparkSession.setActiveSession(spark._jsparkSession)

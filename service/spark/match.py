@@ -188,8 +188,8 @@ def _matches(
 
 def _places(batch: pa.RecordBatch) -> tuple[Int32s, Int32s, Int64s]:
     streams, partitions, offsets = (
-        np.ascontiguousarray(batch.column(name).fill_null(-1).to_numpy(zero_copy_only=False), kind)
-        for name, kind in ((STREAM, np.int32), (PARTITION, np.int32), (OFFSET, np.int64))
+        np.ascontiguousarray(batch.column(name).fill_null(-1).to_numpy(zero_copy_only=False))
+        for name in (STREAM, PARTITION, OFFSET)
     )
     if len(streams) and streams.min() < 0:
         raise _refused(f"a row's `{TOPIC}` is none of the topics", "Name all of them with topics=[...].")

@@ -139,8 +139,8 @@ def register_spark(spark: SparkSession) -> None:
     from samovar.service.spark.write import sink_of  # noqa: PLC0415 - only a session needs it
 
     folder = str(Path.cwd())
-    opening, streaming, writing = (partial(each, folder=folder) for each in (frame_of, stream_of, sink_of))
-    register(spark, NAME, opening, streaming, writing)
+    opening, streaming = partial(frame_of, folder=folder), partial(stream_of, folder=folder)
+    register(spark, NAME, opening, streaming, partial(sink_of, folder=folder))
 
 
 def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:

@@ -211,7 +211,7 @@ def _of_dicts(events: Iterable[Mapping[str, Any]], decoder: Decoder, bad: list[B
 
     first, rest = 0, iter(events)
     while rows := list(islice(rest, ROWS_A_BATCH)):
-        messages = joined([_message(row) for row in rows])
+        messages = joined([message_of(row) for row in rows])
         batch = decoder.batch()
         offsets = np.arange(first, first + len(rows))
         verdicts = decoder.decode(batch, messages, offsets=offsets, copy=True)
@@ -221,7 +221,8 @@ def _of_dicts(events: Iterable[Mapping[str, Any]], decoder: Decoder, bad: list[B
         yield batch
 
 
-def _message(event: Mapping[str, Any]) -> bytes:
+def message_of(event: Mapping[str, Any]) -> bytes:
+    """An event as JSON."""
     if not isinstance(event, Mapping):
         raise TypeError(f"an event is a dict, and this is {event.__class__.__name__}: {event!r:.80}")
     try:

@@ -6,7 +6,7 @@
     class Count(samovar.Task):                      # a user-defined task: docs/tasks.md
         def process(self, event, ctx): ...
 
-    samovar.register_spark(spark)                   # then: spark.read.format("samovar"), docs/spark.md
+    samovar.register_spark(spark)                   # then: spark.read.format("samovar"), readStream, write: docs/spark.md
 
 The names below are loaded when they are first used, so that importing samovar costs nothing.
 """
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
 
 
 def register_spark(spark: Any) -> None:
-    """Make `spark.read.format("samovar")` known to a Spark session: docs/spark.md."""
+    """Make the format `samovar` known to a Spark session, to read, to stream and to write: docs/spark.md."""
     import_module("samovar.service.spark.frames.frame").register_spark(spark)
 
 

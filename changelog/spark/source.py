@@ -1,5 +1,8 @@
 """A data source for Spark in Python: who knows what a frame holds says so in Arrow, and Spark reads it in tasks.
 
+A stream is read in batches, from offsets to offsets that Spark keeps in its checkpoint: it asks for the newest, then
+for the parts between two, and again for the same two where a batch has to be repeated.
+
 The layers above know services and states; this module only speaks to Spark. Spark 4.0 pushes no filters into a Python
 source: what narrows a frame there are its options. From 4.1 on comparisons of columns reach it too; Spark looks at them
 again, so that a frame may leave out less than it could.
@@ -20,9 +23,11 @@ from samovar.common.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BATCH_ROWS", "Condition", "Frame", "Opening", "SparkSession", "register"]
+    from samovar.changelog.spark.sink import SinkOpening
+
+__all__ = ["BATCH_ROWS", "Condition", "DataFrame", "Frame", "Opening", "SparkSession", "map_sorted", "register"]
 BATCH_ROWS = 10_000  # of an Arrow batch, at most about
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # without it Spark 4.1 refuses a source that takes filters
 PYTHON = ("spark.pyspark.python", "spark.sql.execution.pyspark.python")
@@ -64,13 +69,49 @@ class Frame(Protocol):
         """Rows of the records that are brought, which are some of the ranges."""
 
 
-Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of a reader
+Places: TypeAlias = dict[str, Any]  # offsets as Spark keeps them: JSON, and compared as text
 
 
-def register(spark: SparkSession, name: str, opening: Opening) -> None:
-    """Make `spark.read.format(name)` known to a session. `opening` is a function that executors can import."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition  # noqa: PLC0415 - with pyspark only
+class FrameStream(Protocol):
+    """What can be read on and on. One lives in a process of the driver's; those that only read travel to executors."""
+
+    def initial_offset(self) -> Places: ...
+    def latest_offset(self) -> Places: ...
+    def parts(self, start: Places, end: Places) -> Sequence[Any]: ...
+    def commit(self, end: Places) -> None: ...
+    def read(self, part: Any) -> Iterator[pa.RecordBatch]: ...
+    def close(self) -> None: ...
+
+
+def map_sorted(
+    frame: DataFrame, by: Sequence[str], order: Sequence[str], do: Callable[..., Any], fields: Sequence[tuple[str, Any]]
+) -> DataFrame:
+    """What a function makes of Arrow batches, called with all rows of the same `by` in one task, in order."""
+    import pyarrow as pa  # noqa: PLC0415 - with pyspark only
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
+
+    placed = frame.repartition(*by) if by else frame.coalesce(1)
+    return placed.sortWithinPartitions(*order).mapInArrow(do, from_arrow_schema(pa.schema(list(fields))))
+
+
+Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of a reader
+StreamOpening: TypeAlias = Callable[[Mapping[str, str]], FrameStream]
+
+
+def register(spark: SparkSession, name: str, opening: Opening, streaming: StreamOpening, writing: SinkOpening) -> None:
+    """Make a format known to a session, for `read`, `readStream`, `write` and `writeStream`.
+
+    The functions must be ones that executors can import.
+    """
+    from pyspark.sql.datasource import (  # noqa: PLC0415 - with pyspark only
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        InputPartition,
+    )
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
+
+    from samovar.changelog.spark.sink import FrameWriter, StreamWriter  # noqa: PLC0415 - as above
 
     class Reader(DataSourceReader):
         def __init__(self, frame: Frame, columns: Sequence[str]) -> None:
@@ -88,6 +129,28 @@ def register(spark: SparkSession, name: str, opening: Opening) -> None:
             self.frame = self.frame.narrowed(conditions_in(filters))
             return filters
 
+    class StreamReader(DataSourceStreamReader):
+        def __init__(self, stream: FrameStream) -> None:
+            self.stream = stream
+
+        def initialOffset(self) -> Places:  # noqa: N802 - as Spark calls it
+            return self.stream.initial_offset()
+
+        def latestOffset(self) -> Places:  # noqa: N802 - as above
+            return self.stream.latest_offset()
+
+        def partitions(self, start: Places, end: Places) -> Sequence[InputPartition]:
+            return [InputPartition(part) for part in self.stream.parts(start, end)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            return self.stream.read(partition.value)
+
+        def commit(self, end: Places) -> None:
+            self.stream.commit(end)
+
+        def stop(self) -> None:
+            self.stream.close()
+
     class Source(DataSource):
         @classmethod
         def name(cls) -> str:
@@ -101,11 +164,25 @@ def register(spark: SparkSession, name: str, opening: Opening) -> None:
             check_schema(schema, from_arrow_schema(frame.schema))
             return (NarrowingReader if takes_filters else Reader)(frame, schema.names)
 
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - as above
+            return StreamReader(streaming(self.options))
+
+        def writer(self, schema: Any, overwrite: bool) -> FrameWriter:
+            if overwrite:
+                raise Refused("frame-option", "events are added, and replace nothing", 'Use `.mode("append")`.')
+            return FrameWriter(writing(self.options, schema.simpleString(), False))
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: ARG002, N802 - as above
+            return StreamWriter(writing(self.options, schema.simpleString(), True))
+
     takes_filters = hasattr(DataSourceReader, "pushFilters")
     if takes_filters:
         spark.conf.set(PUSHDOWN, "true")
     use_this_python(spark)
     spark.dataSource.register(Source)
+    # A writer looks formats up in the session that is active in its thread: where it was started in another, in none.
+    jvm: Any = spark._jvm
+    jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def use_this_python(spark: SparkSession) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from samovar.common.suggest import did_you_mean
-from samovar.native.kernel import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Int64s, address_of, kernel
+from samovar.native.kernel import BOOL, FLOAT, INT, NIL, OTHER, TEXT, Batch, Int32s, Int64s, address_of, kernel
 from samovar.patterns.engine.decode import GREATEST_TIME_MS, LEAST_TIME_MS, RefusedError, sentence, time_of
 
 MS_OF_UNIT = {"s": 1_000, "ms": 1, "us": 1 / 1_000, "ns": 1 / 1_000_000}
@@ -57,7 +57,8 @@ def batches_of(events: Any) -> Iterator[pa.RecordBatch]:
 
 @dataclass(kw_only=True)
 class Frames:
-    """Turns record batches into kernel batches; an event's offset is its row number over all of them.
+    """Turns record batches into kernel batches; an event's offset is its row number over all of them, if `places` (its
+    stream, partition and offset) gives no other.
 
     `time` and `type` name columns; without `type` every event is of `fixed_type`. `on_bad` is told of rows without a
     usable time or type. `missing="null"` reads absent columns as null.
@@ -70,6 +71,7 @@ class Frames:
     on_bad: Callable[[int, str], None]
     missing: str
     count: int = 0
+    places: Callable[[pa.RecordBatch], tuple[Int32s, Int32s, Int64s]] | None = None
 
     def take(self, frame: pa.RecordBatch) -> Batch:
         self._refuse_missing(frame)
@@ -79,10 +81,13 @@ class Frames:
         types, typed = self._types(frame, first, timely)
         good = np.flatnonzero(timely & typed)
         batch = Batch(len(self.fields))
-        zeros = np.zeros(rows, np.int32)
-        offsets = np.arange(first, self.count, dtype=np.int64)
+        if self.places is None:
+            streams = partitions = np.zeros(rows, np.int32)
+            offsets = np.arange(first, self.count, dtype=np.int64)
+        else:
+            streams, partitions, offsets = self.places(frame)
         kernel().samovar_batch_rows_set(
-            batch.handle, rows, times.ctypes.data, zeros.ctypes.data, zeros.ctypes.data, offsets.ctypes.data
+            batch.handle, rows, times.ctypes.data, streams.ctypes.data, partitions.ctypes.data, offsets.ctypes.data
         )
         _fill(batch, -1, types)
         for number, path in enumerate(self.fields):

@@ -13,7 +13,7 @@ it, memory holds what the slack spans. Nothing here reads or writes a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,13 +154,17 @@ class EventReplay:
         show_suppressed: bool = False,
         on_late: Callable[[LateLine], None] = lambda _: None,
         after_step: Callable[[Batch], None] = lambda _: None,
+        topics: Sequence[str] = (),
         tunables: Tunables = DEFAULTS,
     ) -> None:
-        """Without `slack_ms` events may stand in any order. Without `flush`, event time ends at the largest time."""
+        """Without `slack_ms` events may stand in any order. Without `flush`, event time ends at the largest time.
+
+        With `topics`, one per stream of the batches, matches name events as those of a service do.
+        """
         self.program = program
         self.states = States(
             program, max_partials=max_partials, max_events=max_events, max_matches=max_matches, hold=True,
-            show_suppressed=show_suppressed, tunables=tunables,
+            show_suppressed=show_suppressed, topics=topics, tunables=tunables,
         )  # fmt: skip
         self.flush = flush
         self.until_ms = NO_TIME  # without `flush`, event time ends no earlier than this
@@ -207,6 +211,13 @@ class EventReplay:
         if self._buffer is None or len(self._held[-1]) < len(self._buffer.pending) // 2:
             return
         yield from self._release(self._held.pop(), self._buffer)
+
+    def take_ordered(self, batch: Batch) -> Iterator[Matches]:
+        """As `take`, of events that stand in their order already, over all batches: nothing is kept."""
+        if len(batch):
+            self.events += len(batch)
+            self._largest = max(self._largest, int(batch.time[-1]))
+            yield from self._step(batch, int(batch.time[-1]))
 
     def finish(self) -> Iterator[Matches]:
         """There is no more input: what is still to come, in order."""

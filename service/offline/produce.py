@@ -14,20 +14,17 @@ from typing import IO
 
 import numpy as np
 
-from samovar.changelog.log import Append, Log, Pair
-from samovar.changelog.partitioner import key_texts
+from samovar.changelog.log import Append, Log
 from samovar.common.errors import Refused
 from samovar.common.progress import Progress
 from samovar.common.suggest import did_you_mean
 from samovar.common.texts import counted
 from samovar.native.kernel import Int64s, Messages, lines_of
-from samovar.patterns.engine.avro.write import AvroValueError
 from samovar.patterns.engine.decode import Bad
-from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.engine.replay import BYTE_ORDER_MARK, MAX_LINE_BYTES
-from samovar.service.config.models import ServiceFile, Stream
+from samovar.service.config.models import ServiceFile
 from samovar.service.offline.match import EventFile, open_events
-from samovar.service.topology.encoding import encoder_of, slices
+from samovar.service.topology.encoding import StreamTarget
 from samovar.service.topology.logs import opened
 from samovar.service.topology.topics import ensure_inputs
 from samovar.tasks.runtime.collector import collector_off
@@ -62,36 +59,6 @@ def produce(settings: ServiceFile, stream: str | None, file: str, err: IO[str], 
             skip_bad=skip_bad,
             quiet=quiet,
         ).run()
-
-
-class StreamTarget:
-    """How lines become records of one stream."""
-
-    def __init__(self, name: str, stream: Stream) -> None:
-        self.topic = stream.topic
-        self._decoder = Decoder([stream.key], stream.time, stream.type, name)
-        self._encoder = encoder_of(stream)
-
-    def records(
-        self, block: bytes, messages: Messages, rows: Int64s, bad: dict[int, Bad]
-    ) -> Iterator[tuple[int, Pair]]:
-        """The records, each with the row of its line. What is not one is added to the bad ones."""
-        own = Messages(messages.data, messages.starts[rows], messages.ends[rows])
-        batch = self._decoder.batch()
-        verdicts = self._decoder.decode(batch, own)
-        for at in np.flatnonzero(verdicts["code"]).tolist():
-            if own[at].strip():
-                bad[int(rows[at])] = self._decoder.bad(verdicts[at], own[at])
-        good = np.flatnonzero(verdicts["code"] == 0)
-        values = slices(block, own.starts[good], own.ends[good])
-        for row, key, value in zip(rows[good].tolist(), key_texts(batch, 0, own), values, strict=True):
-            if self._encoder is not None:
-                try:
-                    value = self._encoder.encode(value)
-                except AvroValueError as error:
-                    bad[row] = Bad("NOT_AVRO", str(error), None)
-                    continue
-            yield row, (key, value)
 
 
 @dataclass(kw_only=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from samovar.changelog.cursors import PartitionCursor
-from samovar.changelog.log import Append, Delivery, GroupConfig, Log, Member, Pair, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Log, Member, Pair, TopicPartition, TopicSpec
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.common.progress import Progress
 from samovar.common.wire import from_wire, stored, to_wire
@@ -24,6 +24,7 @@ from samovar.patterns.engine.avro.write import Encoder
 from samovar.service.config.models import ServiceFile
 from samovar.service.offline.synth.live import Arrival, Recipe, Stretch, SynthFeed, keys_for
 from samovar.service.topology.encoding import encoder_of
+from samovar.service.topology.logs import sole_member
 from samovar.service.topology.stages import sources_of
 from samovar.service.topology.topics import ensure_inputs, traffic_labels_topic, traffic_topic
 from samovar.tasks.model.clock import Clock, SystemClock
@@ -35,7 +36,6 @@ TYPES = {
 TICK_S = 0.5
 AT_ONCE = 4_000  # events a transaction, about
 PAUSE_MS = 10_000  # a shorter one is made up for, after a longer one traffic goes on at the present time
-JOIN_S = 60.0
 TRIES_MOST = 5  # of a log that does not answer, before the command gives up
 RATE, BACKFILL_MS, SEED = 20.0, 75 * 60_000, 1
 
@@ -307,20 +307,7 @@ def prepare(settings: ServiceFile, log: Log) -> int:
     return partitions
 
 
-@contextmanager
-def alone(settings: ServiceFile, log: Log) -> Iterator[Member]:
+def alone(settings: ServiceFile, log: Log) -> AbstractContextManager[Member]:
     """The only one who generates traffic for this service, from now on."""
-    owned: set[TopicPartition] = set()
-    went: Callable[..., None] = owned.difference_update
     topic = traffic_topic(settings.service)
-    member = log.join(GroupConfig(topic, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
-    try:
-        clock = SystemClock()
-        deadline = clock.steady_ms() + JOIN_S * 1_000
-        while not owned:
-            member.poll(1, 0.05)
-            if clock.steady_ms() > deadline:
-                raise LogUnavailable(f"nobody gave out the partition of {topic} within {JOIN_S:.0f} s")
-        yield member
-    finally:
-        member.close()
+    return sole_member(log, topic, topic)

@@ -1,11 +1,18 @@
-"""The streams of a service that are in Avro: how each is read, and how `samovar produce` writes it."""
+"""How each stream of a service is read, and how those who produce events write it: as JSON or in Avro."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
+from samovar.changelog.log import Pair
+from samovar.changelog.partitioner import key_texts
 from samovar.changelog.schema_registry import Registry
-from samovar.native.kernel import Int64s
+from samovar.native.kernel import Int64s, Messages
 from samovar.patterns.engine.avro.codec import Avro, SchemaFiles
-from samovar.patterns.engine.avro.write import Encoder
+from samovar.patterns.engine.avro.write import AvroValueError, Encoder
+from samovar.patterns.engine.decode import Bad
 from samovar.patterns.engine.decoder import Decoder
 from samovar.service.config.models import Stream
 from samovar.tasks.model.plan import Decoding
@@ -42,3 +49,33 @@ def encoder_of(stream: Stream) -> Encoder | None:
 
 def slices(data: bytes, starts: Int64s, ends: Int64s) -> list[bytes]:
     return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+class StreamTarget:
+    """How lines become records of one stream."""
+
+    def __init__(self, name: str, stream: Stream) -> None:
+        self.topic = stream.topic
+        self._decoder = Decoder([stream.key], stream.time, stream.type, name)
+        self._encoder = encoder_of(stream)
+
+    def records(
+        self, block: bytes, messages: Messages, rows: Int64s, bad: dict[int, Bad]
+    ) -> Iterator[tuple[int, Pair]]:
+        """The records, each with the row of its line. What is not one is added to the bad ones."""
+        own = Messages(messages.data, messages.starts[rows], messages.ends[rows])
+        batch = self._decoder.batch()
+        verdicts = self._decoder.decode(batch, own)
+        for at in np.flatnonzero(verdicts["code"]).tolist():
+            if own[at].strip():
+                bad[int(rows[at])] = self._decoder.bad(verdicts[at], own[at])
+        good = np.flatnonzero(verdicts["code"] == 0)
+        values = slices(block, own.starts[good], own.ends[good])
+        for row, key, value in zip(rows[good].tolist(), key_texts(batch, 0, own), values, strict=True):
+            if self._encoder is not None:
+                try:
+                    value = self._encoder.encode(value)
+                except AvroValueError as error:
+                    bad[row] = Bad("NOT_AVRO", str(error), None)
+                    continue
+            yield row, (key, value)

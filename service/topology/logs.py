@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 
-from samovar.changelog.log import Log
+from samovar.changelog.log import Delivery, GroupConfig, Log, Member, TopicPartition
+from samovar.common.errors import LogUnavailable
 from samovar.service.config.models import ServiceFile
+
+JOIN_S = 60.0
 
 
 def open_log(settings: ServiceFile) -> Log:
@@ -29,3 +33,20 @@ def opened(settings: ServiceFile) -> closing[Log]:
 def kafka_of(settings: ServiceFile) -> Mapping[str, str] | None:
     """The settings of its client, secrets in the clear, where the log is Kafka's."""
     return None if settings.log.kafka is None else settings.log.kafka.librdkafka()
+
+
+@contextmanager
+def sole_member(log: Log, group: str, topic: str) -> Iterator[Member]:
+    """The only one in a group, from now on; whoever was in it before can write nothing any more."""
+    owned: set[TopicPartition] = set()
+    went: Callable[..., None] = owned.difference_update
+    member = log.join(GroupConfig(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
+    try:
+        deadline = time.monotonic() + JOIN_S
+        while not owned:
+            member.poll(1, 0.05)
+            if time.monotonic() > deadline:
+                raise LogUnavailable(f"nobody gave out the partition of {topic} within {JOIN_S:.0f} s")
+        yield member
+    finally:
+        member.close()

@@ -60,6 +60,11 @@ def traffic_labels_topic(service: str) -> str:
     return f"{service}-traffic-labels"
 
 
+def spark_topic(service: str) -> str:
+    """Where streaming queries of Spark keep which batches they have written."""
+    return f"{service}-spark"
+
+
 class TopicRole(StrEnum):
     INPUT = "input"
     ALERTS = "alerts"

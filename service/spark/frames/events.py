@@ -6,15 +6,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import eq
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from samovar.changelog.batches import objects
-from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.formats.dead_letters import PREFIX
-from samovar.changelog.log import Log, Records, TopicPartition
+from samovar.changelog.log import Log, Records
 from samovar.changelog.spark.connector_log import Range, SparkFeed
 from samovar.changelog.spark.source import BATCH_ROWS, Condition
 from samovar.common.errors import Refused
@@ -24,11 +25,20 @@ from samovar.patterns.engine.avro import schema as avro
 from samovar.patterns.engine.decode import CODES
 from samovar.patterns.engine.decoder import Decoder
 from samovar.patterns.semantics.schema import Schema
+from samovar.patterns.syntax.tree import Rule
 from samovar.service.config.models import ServiceFile, Stream
 from samovar.service.spark.frames.arrow_types import BYTES, DOUBLE, FLAG, INT, LONG, TEXT, TIME
-from samovar.service.spark.frames.frame import FrameOptions, FrameRange, narrowed_parts, ranges_of, topic_ranges
+from samovar.service.spark.frames.frame import (
+    FrameOptions,
+    FrameRange,
+    narrowed_parts,
+    ranges_of,
+    records_of,
+    topic_ranges,
+)
 from samovar.service.spark.frames.rules import (
     KnownVersion,
+    VersionCatalog,
     emits_of,
     json_of,
     known_rules,
@@ -79,15 +89,15 @@ class RecordFrame:
     schema: pa.Schema
     parts: tuple[FrameRange, ...]
     columns: Callable[[], Columns]
+    topic: str
     key: bytes | None = None
-    only: tuple[str, frozenset[str]] | None = None  # a column, and its values that are wanted
+    only: tuple[str, Callable[[str], bool]] | None = None  # a column, and whether a value is wanted
     reads_headers: bool = False
 
     def read(self, part: FrameRange) -> Iterator[pa.RecordBatch]:
         columns = self.columns()
         with opened(self.settings) as log:
-            at = TopicPartition(part.topic, part.partition)
-            for records in PartitionCursor(log, at, part.start).read_to(part.end):
+            for records in records_of(log, part):
                 yield from self._batches(records, columns)
 
     def narrowed(self, conditions: Sequence[Condition]) -> RecordFrame:
@@ -122,8 +132,8 @@ class RecordFrame:
         if self.key is not None:
             batch = batch.filter(pa.array([key == self.key for key in keys]))
         if self.only is not None:
-            column, wanted = self.only
-            batch = batch.filter(pa.array([value in wanted for value in batch.column(column).to_pylist()], FLAG))
+            column, is_wanted = self.only
+            batch = batch.filter(pa.array([is_wanted(value) for value in batch.column(column).to_pylist()], FLAG))
         yield from (batch.slice(start, BATCH_ROWS) for start in range(0, batch.num_rows, BATCH_ROWS))
 
 
@@ -138,6 +148,7 @@ def _frame(
         schema=pa.schema([*PLACE, *fields]),
         parts=parts,
         columns=columns,
+        topic=topic,
         key=key,
         only=None,
         reads_headers=reads_headers,
@@ -254,18 +265,28 @@ def alerts(
     emit = pa.struct([(name, OF_SQL[kind]) for name, kind in types.items()]) if types else TEXT
     fields = [(name, emit if name == "emit" else kind) for name, kind in ALERT]
     fields += [("duration_ms", LONG)] if only_sessions else []
-    columns = partial(_columns_of_rows, fields, partial(_alert_row, known, types))
+    versions = VersionCatalog(site.settings, known)
+    columns = partial(_columns_of_rows, fields, partial(_alert_row, versions, types))
     frame = _frame(site, options, site.settings.alerts.topic, fields, columns)
     if options.rule is not None:
-        return replace(frame, only=("rule", frozenset([options.rule])))
-    return replace(frame, only=("version", frozenset(sessions))) if only_sessions else frame
+        return replace(frame, only=("rule", partial(eq, options.rule)))
+    return replace(frame, only=("version", partial(_finds_sessions, versions))) if only_sessions else frame
 
 
-def _alert_row(
-    known: Mapping[str, KnownVersion], types: Mapping[str, str], records: Records, number: int
-) -> Mapping[str, Any]:
+def _finds_sessions(versions: VersionCatalog, version: str) -> bool:
+    rule = versions.get(version)
+    return rule is not None and rule.is_session
+
+
+def _alert_row(versions: VersionCatalog, types: Mapping[str, str], records: Records, number: int) -> Mapping[str, Any]:
     alert = _json_map(records.value(number))
-    rule = known.get(alert.get("version", ""))
+    return alert_row(alert, versions.get(alert.get("version", "")), types)
+
+
+def alert_row(
+    alert: Mapping[str, Any], rule: KnownVersion | Rule | None, types: Mapping[str, str] = MappingProxyType({})
+) -> Mapping[str, Any]:
+    """The columns of an alert, severity and tags by its rule."""
     key = alert.get("key", {}).items()
     events = [
         {"step": step, "stream": stream, "partition": partition, "offset": offset}

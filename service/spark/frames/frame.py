@@ -10,24 +10,28 @@
     stage       of a changelog: only this one; otherwise all
     raw         of inputs: true adds the message itself, `_value`
 
+and of a stream (samovar.service.spark.frames.stream) `maxRecordsPerTrigger` and `failOnDataLoss`.
+
 Columns that begin with `_` are ours: where a record is, when it came. Frames are read by tasks of Spark, each an offset
 range of one partition; a state is whole in one task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samovar.changelog.log import Log, TopicPartition
+from samovar.changelog.cursors import PartitionCursor
+from samovar.changelog.log import Log, Records, TopicPartition
 from samovar.changelog.spark.connector_log import Range
 from samovar.changelog.spark.source import Condition, Frame, register
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.config.loading import load_service
+from samovar.service.query.events import GONE
 from samovar.service.query.read import offset_of
 from samovar.service.topology.logs import opened
 from samovar.service.topology.stores import StateLocation, site_of
@@ -37,7 +41,12 @@ if TYPE_CHECKING:
     from samovar.service.spark.frames.rules import KnownVersion
 
 NAME = "samovar"
-OPTIONS = ("config", "source", "mode", "key", "partitions", "from", "to", "stage", "raw", "path")
+STREAM_OPTIONS = ("maxRecordsPerTrigger", "failOnDataLoss")
+OPTIONS = (
+    "config", "source", "mode", "key", "partitions", "from", "to", "stage", "raw", *STREAM_OPTIONS, "startingOffsets",
+    "path",
+)  # fmt: skip
+PLACES = {"earliest": "begin", "latest": "end"}  # as Spark's own sources call them
 SOURCES = (
     "changelog", "inputs/STREAM", "alerts", "alerts/RULE", "sessions", "sessions/RULE", "dead-letters", "late", "labels"
 )  # fmt: skip
@@ -59,6 +68,9 @@ class FrameOptions:
     end: str | None = None
     stage: str | None = None
     raw: bool = False
+    max_records: int | None = None  # of one batch of a stream, about
+    fails_on_loss: bool = True
+    is_stream: bool = False
 
     @property
     def stream(self) -> str | None:
@@ -79,6 +91,7 @@ class FrameRange:
     start: int
     end: int
     stage: str = ""
+    may_skip: bool = False  # what retention took before it could be read
 
     def split(self) -> list[FrameRange]:
         """Cuts a large range for several tasks."""
@@ -93,8 +106,8 @@ def parse_options(options: Mapping[str, str]) -> FrameOptions:
         what = "Spark keeps the options of `create table` to itself: a table could not be read"
         raise Refused("frame-option", what, TEMPORARY)
     for name in given:
-        if name not in OPTIONS:
-            hint = did_you_mean(name, OPTIONS) or f"Options are {', '.join(OPTIONS[:-1])}."
+        if name not in map(str.lower, OPTIONS):
+            hint = did_you_mean(name, OPTIONS) or f"Options are {', '.join(OPTIONS[:-2])}."
             raise Refused("frame-option", f"there is no option `{name}`", hint)
     config = given.get("config") or given.get("path")
     if config is None:
@@ -111,22 +124,32 @@ def parse_options(options: Mapping[str, str]) -> FrameOptions:
     if any(number and not number.isdecimal() for number in numbers):
         hint = "Write numbers with commas between them: 0,3."
         raise Refused("frame-option", f"`partitions` is `{given['partitions']}`", hint)
+    start, most = given.get("from", given.get("startingoffsets")), given.get("maxrecordspertrigger")
+    if most is not None and not (most.isdecimal() and int(most)):
+        raise Refused("frame-option", f"`maxRecordsPerTrigger` is `{most}`", "Write a number of records: 10000.")
     return FrameOptions(
         config=Path(config),
         source=source.replace("_", "-").replace("dead letters", "dead-letters") if "/" not in source else source,
         mode=mode,
         key=given.get("key"),
         partitions=tuple(int(number) for number in numbers if number),
-        start=given.get("from"),
+        start=None if start is None else PLACES.get(start, start),
         end=given.get("to"),
         stage=given.get("stage"),
         raw=given.get("raw", "false").lower() == "true",
+        max_records=None if most is None else int(most),
+        fails_on_loss=given.get("failondataloss", "true").lower() == "true",
     )
 
 
 def register_spark(spark: SparkSession) -> None:
-    """Makes `spark.read.format("samovar")` known to a session, in a notebook or a program of your own."""
-    register(spark, NAME, partial(frame_of, folder=str(Path.cwd())))
+    """Makes `spark.read.format("samovar")`, `readStream`, `write` and `writeStream` known to a session."""
+    from samovar.service.spark.frames.stream import stream_of  # noqa: PLC0415 - it imports this module
+    from samovar.service.spark.write import sink_of  # noqa: PLC0415 - only a session needs it
+
+    folder = str(Path.cwd())
+    opening, streaming = partial(frame_of, folder=folder), partial(stream_of, folder=folder)
+    register(spark, NAME, opening, streaming, partial(sink_of, folder=folder))
 
 
 def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:
@@ -206,6 +229,22 @@ def narrowed_parts(
         if is_wanted and start < end:
             found.append(replace(part, start=start, end=end))
     return tuple(found)
+
+
+def records_of(log: Log, part: FrameRange) -> Iterator[Records]:
+    """The records of a range. What retention took is refused, or passed over where the range says so."""
+    at, start = TopicPartition(part.topic, part.partition), part.start
+    while start < part.end:
+        try:
+            for records in PartitionCursor(log, at, start).read_to(part.end):
+                start = records.next
+                yield records
+            return
+        except Refused as refused:
+            begin = log.bounds([at])[at].begin
+            if not part.may_skip or refused.code not in GONE or begin <= start:
+                raise
+            start = begin
 
 
 def ranges_of(parts: Sequence[FrameRange]) -> list[Range]:

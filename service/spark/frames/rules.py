@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from samovar.changelog.formats.journal import EntryKind
@@ -14,8 +14,10 @@ from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.semantics.schema import Schema
 from samovar.patterns.syntax import tree
 from samovar.patterns.syntax.functions import BOOLEAN, FUNCTIONS, LIST, NUMBER
+from samovar.service.config.models import ServiceFile
+from samovar.service.topology.logs import opened
 from samovar.service.topology.ruleset import schema_of
-from samovar.service.topology.stores import StateLocation
+from samovar.service.topology.stores import StateLocation, site_of
 from samovar.tasks.model.plan import PublishedRule
 from samovar.tasks.replay.rebuild import journal_of
 
@@ -39,6 +41,22 @@ class KnownVersion:
     tags: tuple[str, ...]
     is_session: bool
     emit: Mapping[str, str]
+
+
+@dataclass
+class VersionCatalog:
+    """Versions by name. One that was published since is looked for when its first alert is met."""
+
+    settings: ServiceFile
+    known: Mapping[str, KnownVersion]
+    unknown: set[str] = field(default_factory=set)
+
+    def get(self, version: str) -> KnownVersion | None:
+        if version not in self.known and version not in self.unknown:
+            with opened(self.settings) as log:
+                self.known = {**known_rules(site_of(self.settings, log)), **self.known}
+            self.unknown.add(version)
+        return self.known.get(version)
 
 
 def known_rules(site: StateLocation) -> Mapping[str, KnownVersion]:

@@ -186,7 +186,8 @@ def _changes(site: StateLocation, part: FrameRange, options: FrameOptions) -> It
                     plan, versions = plan_for(site, part.partition, position), dict(position.rules)
                 states.write(changes)
                 for (key, store), (changed_at, changed_ms) in touched.items():
-                    if changed_at >= part.start:
+                    # Batches of a stream may end inside a commit: it belongs to the one that has its end.
+                    if (offset if options.is_stream else changed_at) >= part.start:
                         place = {"_offset": changed_at, "_time": time_us(changed_ms)}
                         prefix = store_prefix(key, store)
                         rows = dict(states.range(prefix, prefix + b"\xff"))

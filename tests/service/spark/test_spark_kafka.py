@@ -43,6 +43,8 @@ from samovar.service.topology.stores import site_of
 from samovar.service.views.sources import Sources, bounds_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
+from tests.service.spark.test_streams import followed
+from tests.service.spark.test_streams import opened as opened_stream
 from tests.support.project import ROOT
 from tests.support.small_service import RULES, Service, make, many, restored, run, run_apart, wipe
 
@@ -262,6 +264,26 @@ def test_the_connector_and_the_data_source_see_the_same(spark: OpenSession, ran:
     told = sorted(map(tuple, theirs.collect()))
     assert sorted(map(tuple, ours.select(*columns).collect())) == told
     assert [(each[0], each[1]) for each in told] == [(each[0], each[1]) for each in sorted(raw(log, ran.name))]
+
+
+def test_a_batch_of_a_stream_ends_before_an_open_transaction(ran: OnKafka, log: Log) -> None:
+    """What it brings comes with a later batch; what is given up, never. Markers of transactions are passed over."""
+    topic = TopicPartition(ran.name, 0)
+    with opened_stream(ran.service, "inputs/purchase", partitions="0", startingOffsets="latest", raw="true") as stream:
+        with writer(ran) as producer:
+            begun = stream.initial_offset()
+            producer.produce(topic.topic, b"open", b"k", topic.partition)
+            assert producer.flush(30) == 0
+            log.append([Append(topic=topic.topic, records=[(b"k", b"after")], partition=topic.partition)])
+            assert stream.latest_offset() == begun
+            producer.abort_transaction(30)
+        ((end, rows),) = followed(stream, begun)
+        assert [row["_value"] for row in rows] == ["after"]
+        with writer(ran) as producer:
+            producer.produce(topic.topic, b"kept", b"k", topic.partition)
+            producer.commit_transaction(30)
+        ((_, rows),) = followed(stream, end)
+        assert [row["_value"] for row in rows] == ["kept"]
 
 
 def by_connector(

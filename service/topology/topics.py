@@ -7,14 +7,18 @@ matter are checked. Alerts, late events and dead letters may be kept as long as 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from samovar.changelog.cursors import read_all
 from samovar.changelog.formats import heartbeat, redrives, rules_topic
+from samovar.changelog.formats.record import newer
 from samovar.changelog.log import Log, Topic, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
+from samovar.common.wire import from_wire, stored, to_wire
 from samovar.service.config.models import ServiceFile, emit_topics
 from samovar.service.topology.plans import rule_plans, task_forwards
 from samovar.service.topology.rule_registry import registry_of, with_published_rules
@@ -58,6 +62,65 @@ def traffic_topic(service: str) -> str:
 def traffic_labels_topic(service: str) -> str:
     """Where `samovar traffic` says which of its events are part of an incident."""
     return f"{service}-traffic-labels"
+
+
+def marker_topic(service: str) -> str:
+    """Where `samovar repartition` keeps how far it is; it is there only meanwhile."""
+    return f"{service}.repartition"
+
+
+@stored("phase old to at_ms cut done digests rows bytes waiting")
+@dataclass(frozen=True, kw_only=True)
+class RepartitionMarker:
+    """How far a repartition is. `cut` is the state that is copied, `done` which tasks' rows are."""
+
+    phase: str
+    old: int
+    to: int
+    at_ms: int
+    cut: Mapping[str, Any]
+    done: tuple[str, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)  # by stage, of the rows of all keys
+    rows: int = 0
+    bytes: int = 0
+    waiting: int = 0
+
+    def packed(self) -> bytes:
+        return json.dumps({"v": 1, **to_wire(self)}, separators=(",", ":")).encode()
+
+
+def marker_of(settings: ServiceFile, log: Log) -> RepartitionMarker | None:
+    """How far a repartition is; None: there is none."""
+    name = marker_topic(settings.service)
+    values = (
+        []
+        if name not in log.topics([name])
+        else [
+            value
+            for records in read_all(log, TopicPartition(name, 0))
+            for _, value in records.pairs()
+            if value is not None
+        ]
+    )
+    if not values:
+        return None
+    raw = json.loads(values[-1])
+    version = raw.pop("v")
+    if version > 1:
+        raise newer("the marker of a repartition", version, 1)
+    return from_wire(RepartitionMarker, raw)
+
+
+def refuse_unfinished(settings: ServiceFile, log: Log) -> None:
+    """Refuse while a repartition is between the old topics and the new ones."""
+    marker = marker_of(settings, log)
+    if marker is not None and marker.phase == "switch":
+        raise Refused(
+            "repartition-unfinished",
+            f"the service {settings.service} is being repartitioned from {marker.old} to {marker.to} partitions, and"
+            " its topics are half made",
+            f"If nobody is at it any more, end it: `samovar repartition CONFIG --partitions {marker.to}`.",
+        )
 
 
 class TopicRole(StrEnum):
@@ -315,6 +378,8 @@ def ensure(
 
     Only topics of these `roles` are looked at: nobody needs a right to a topic that is not used.
     """
+    if TopicRole.CHANGELOG in roles:
+        refuse_unfinished(settings, log)
     specs = plan_here(log, settings, stages=stages)
     creates = settings.topics == "create"
     wanted = [spec for spec in specs if spec.role in roles and (creates or spec.role not in SIDE_ROLES)]
@@ -412,7 +477,9 @@ def grown_inputs(settings: ServiceFile, log: Log) -> list[GrownInput]:
         topic = existing.get(stream.topic)
         if topic is not None and topic.partitions > read:
             beyond = [TopicPartition(topic.name, number) for number in range(read, topic.partitions)]
-            unread = sum(end - begin for begin, end in log.bounds(beyond).values())
+            # Before a repartition to fewer partitions they were read, up to the group's offsets.
+            passed = log.committed(settings.service, beyond)
+            unread = sum(end - max(begin, passed[at] or 0) for at, (begin, end) in log.bounds(beyond).items())
             found.append(
                 GrownInput(stream=name, topic=topic.name, read=read, partitions=topic.partitions, unread=unread)
             )

@@ -21,13 +21,7 @@ SWITCHES = ("switch.before", "switch.sent", "switch.after")
 # Passed only when a view is published.
 VIEWS = ("publish.before", "publish.between", "publish.after")
 # Passed only by a repartition.
-REPARTITIONS = (
-    "repartition.copied",
-    "repartition.ready",
-    "repartition.deleted",
-    "repartition.made",
-    "repartition.done",
-)
+REPARTITIONS = tuple(f"repartition.{point}" for point in ("copied", "ready", "deleted", "made", "filled", "done"))
 
 
 class UnknownPointError(ValueError):

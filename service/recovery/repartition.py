@@ -210,7 +210,7 @@ def _grows(settings: ServiceFile, log: Log, existing: Mapping[str, Topic], to: i
         topic = existing.get(stream.topic)
         if topic is None:
             raise Refused(
-                "topic-missing", f"the topic {stream.topic} of the stream `{name}` does not exist", "Make it."
+                "topic-missing", f"the topic {stream.topic} of the stream `{name}` does not exist", "Put it back."
             )
         if topic.partitions < to:
             found[topic.name] = topic.partitions
@@ -340,6 +340,7 @@ def repartition(plan: RepartitionPlan, on_progress: OnProgress = lambda *_: None
         hit("repartition.ready")
         assert marker is not None
         _switch(plan, on_progress)
+        hit("repartition.filled")
         _prove(plan, marker, scratch, "the new changelogs")
     for here in site.stages():
         for partition in range(max(site.partitions, plan.to)):

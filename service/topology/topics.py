@@ -92,19 +92,11 @@ class RepartitionMarker:
 def marker_of(settings: ServiceFile, log: Log) -> RepartitionMarker | None:
     """How far a repartition is; None: there is none."""
     name = marker_topic(settings.service)
-    values = (
-        []
-        if name not in log.topics([name])
-        else [
-            value
-            for records in read_all(log, TopicPartition(name, 0))
-            for _, value in records.pairs()
-            if value is not None
-        ]
-    )
+    at = [TopicPartition(name, 0)] if name in log.topics([name]) else []
+    values = [value for each in at for records in read_all(log, each) for _, value in records.pairs()]
     if not values:
         return None
-    raw = json.loads(values[-1])
+    raw = json.loads(values[-1] or b"{}")
     version = raw.pop("v")
     if version > 1:
         raise newer("the marker of a repartition", version, 1)
@@ -327,8 +319,8 @@ def mismatches(spec: PlannedTopic, topic: Topic, bootstrap: str | None) -> Itera
     has_others = topic.partitions < spec.partitions if spec.may_grow else topic.partitions != spec.partitions
     if spec.role in TASK_ROLES and has_others:
         fix = (
-            "the inputs' partition count changed under keyed state: bring it back, or give the service another name, "
-            "under which it makes its state anew"
+            f"the partition count changed under keyed state: bring it back, or move the state with `samovar"
+            f" repartition CONFIG --partitions {spec.partitions}`"
         )
         if spec.role is TopicRole.INPUT:
             fix = (

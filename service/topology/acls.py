@@ -52,7 +52,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
         "lists add", "lists remove", "lists show",
     ),
     ANALYSTS: ("rules backtest", "views rebuild", "views refresh"),
-    OPERATORS: ("rewind", "dlq show", "dlq redrive", "tokens add", "tokens list", "tokens remove"),
+    OPERATORS: ("rewind", "repartition", "dlq show", "dlq redrive", "tokens add", "tokens list", "tokens remove"),
 }  # fmt: skip
 
 # READ and WRITE let one describe a topic as well; its settings are always looked at.

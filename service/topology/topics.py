@@ -431,7 +431,7 @@ def create_command(spec: PlannedTopic, bootstrap: str) -> str:
 # ---------------------------------------------------------------- inputs that have grown
 
 GROWN_FIX = (
-    "partitions cannot be taken away again. Either write `repartition: true` for the stream and give the service"
+    "partitions cannot be taken away again. Take them over with the state of their keys: `samovar repartition`. Or write `repartition: true` for the stream and give the service"
     " another name: it folds all partitions from the beginning. Or let producers place keys among the partitions that"
     " are read, bring the records of the others there, and put the moved ones back: `samovar dlq redrive --reason"
     " key-moved`"

@@ -144,7 +144,7 @@ def serve(folder: Path, partitions: int, rules: dict[str, str], more: str = "") 
 
 def rules_by(rng: random.Random, key: str, count: int, folder: Path) -> dict[str, str]:
     """Random rules that can be keyed so; by nothing: one key over all."""
-    streams = serve(folder / f"for-{key}", 3, {}).settings.streams
+    streams = serve(folder / f"for-{key}", 3, PAIRS).settings.streams
     found: dict[str, str] = {}
     while len(found) < count:
         name = f"by{key}{len(found)}"
@@ -227,7 +227,7 @@ def test_a_task_that_does_not_know_whose_its_rows_are_is_refused(tmp_path: Path)
     # One that says so wrongly: a row must be where its key belongs.
     (tmp_path / "s" / "totals.py").write_text(TASK.replace("return name", "return name + '?'"))
     service.write_partitions(3)
-    service.process([{"type": "a", "ts": FIRST_TIME + at, "u": f"k{at}", "n": 1} for at in range(9)])
+    service.process([{"type": "a", "ts": FIRST_TIME + 1_000 * at, "u": f"k{at % 9}", "n": 1} for at in range(40)])
     assert service.to(5, code=2)["error"].startswith("repartition-misplaced:")
     with service.log() as log:
         assert log.topics(["r-journal"])["r-journal"].partitions == 3

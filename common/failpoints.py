@@ -21,7 +21,9 @@ SWITCHES = ("switch.before", "switch.sent", "switch.after")
 # Passed only when a view is published.
 VIEWS = ("publish.before", "publish.between", "publish.after")
 # Passed only by a repartition.
-REPARTITIONS = tuple(f"repartition.{point}" for point in ("copied", "ready", "deleted", "made", "filled", "done"))
+REPARTITIONS = tuple(
+    f"repartition.{point}" for point in ("copied", "ready", "deleted", "made", "filled", "switched", "done")
+)
 
 
 class UnknownPointError(ValueError):

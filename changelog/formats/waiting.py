@@ -53,8 +53,9 @@ def waiting_events(store: Readable) -> dict[str, list[WaitingEvent]]:
         if version > FORMAT:
             raise newer("an event that waits", version, FORMAT)
         key, rest = (None, _HEAD.size) if size < 0 else (data[_HEAD.size : _HEAD.size + size], _HEAD.size + size)
-        stream, place = row[1 : -_PLACE.size - 1].decode(), _PLACE.unpack(row[-_PLACE.size :])
-        found.setdefault(stream, []).append(WaitingEvent(*place, time_ms, key, data[rest:]))
+        partition, offset = _PLACE.unpack(row[-_PLACE.size :])
+        event = WaitingEvent(partition, offset, time_ms, key, data[rest:])
+        found.setdefault(row[1 : -_PLACE.size - 1].decode(), []).append(event)
     return found
 
 

@@ -253,13 +253,15 @@ def repartition(
             plan = plan_repartition(settings, log, partitions)
             print("\n".join(repartition_lines(plan)), file=screen, flush=True)
             report["plan"] = plan.data()
-            if not dry_run and plan.left is None:
+            if plan.left is not None and not dry_run:
+                give_up(settings, log)  # what an ended one left, if anything
+            elif not dry_run:
                 progress = Progress(sys.stderr, quiet=json)
                 done = repartitioned(plan, lambda _, rows: progress.reading(rows, None))
                 progress.clear()
                 report["repartitioned"] = done.data()
                 waiting = f", {done.waiting:,} events that wait" if done.waiting else ""
-                print(f"{done.rows:,} rows, {done.bytes:,} bytes{waiting}: equal before and after", file=screen)
+                print(f"{done.rows:,} rows, {done.size:,} bytes{waiting}: equal before and after", file=screen)
                 for stage, found in done.digests.items():
                     print(f"  {stage}: digest {found}", file=screen)
     if json:

@@ -1,7 +1,8 @@
 """`samovar repartition`: a stopped service with keyed state gets another number of partitions.
 
-    NAME.repartition            a topic: how far it is (`Marker`); while it says `switch`, the service does not start
-    NAME.repartition.STAGE      the rows of the new changelogs, positions last, and what the new journals begin with
+    NAME.repartition            a topic: how far it is (`RepartitionMarker`)
+    NAME.repartition.of.STAGE   the rows of the new changelogs, positions last, and what the new journals begin with
+    NAME.repartition.switch     while it is there, the service does not start
     STATE/repartition.part      images of the old changelogs and of the new ones, to be compared; made again where lost
 
 Copy: nothing of the old is touched, and a kill or `--abort` costs nothing. Switch: changelogs, journals and repartition
@@ -56,6 +57,7 @@ from samovar.service.topology.topics import (
     counted_topics,
     marker_of,
     marker_topic,
+    switch_topic,
 )
 from samovar.service.topology.topics import plan as planned_topics
 from samovar.state.digest import digest
@@ -78,7 +80,6 @@ from samovar.tasks.replay.repartition import (
 )
 from samovar.tasks.runtime.stream_task import name_of
 
-COPY, SWITCH = "copy", "switch"
 REMADE = (TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.REPARTITION)
 JOURNAL_ROW = b"z"  # in a copy, behind all rows: what the new task's journal begins with
 KEYED = (WAITING, ROW, USER)
@@ -98,11 +99,8 @@ class RepartitionPlan:
     cut: Mapping[str, Any] = field(default_factory=dict)
     positions: Mapping[tuple[str, int], Position] = field(default_factory=dict)
     marker: RepartitionMarker | None = None
+    is_switching: bool = False
     left: str | None = None
-
-    @property
-    def is_switching(self) -> bool:
-        return self.marker is not None and self.marker.phase == SWITCH
 
     @property
     def records(self) -> int:
@@ -120,7 +118,7 @@ class RepartitionPlan:
             "remade": [spec.name for spec in self.topics],
             "grown": dict(self.grows),
             "event_time": [min(times), max(times)] if times else None,
-            "phase": None if self.marker is None else self.marker.phase,
+            "switching": self.is_switching,
             "left": self.left,
         }
 
@@ -130,7 +128,7 @@ class RepartitionResult:
     """What it ended with; the digests are over the rows of all keys of a stage, before and after."""
 
     rows: int
-    bytes: int
+    size: int  # of these, in bytes
     waiting: int
     digests: Mapping[str, str]
     seconds: float
@@ -138,7 +136,7 @@ class RepartitionResult:
     def data(self) -> dict[str, Any]:
         return {
             "rows": self.rows,
-            "bytes": self.bytes,
+            "bytes": self.size,
             "waiting": self.waiting,
             "digests": dict(self.digests),
             "seconds": round(self.seconds, 3),
@@ -151,22 +149,21 @@ class RepartitionResult:
 def plan_repartition(settings: ServiceFile, log: Log, to: int) -> RepartitionPlan:
     """Nothing is changed."""
     settings = with_published_rules(settings, log)
-    marker = marker_of(settings, log)
+    marker, is_switching = marker_of(settings, log), has_switched(settings, log)
     if marker is not None and marker.to != to:
         raise Refused(
             "repartition-unfinished",
             f"a repartition of {settings.service} to {marker.to} partitions was begun, and this is to {to}",
             f"Go on with it: `samovar repartition CONFIG --partitions {marker.to}`"
-            + ("." if marker.phase == SWITCH else ", or give it up: `samovar repartition CONFIG --abort`."),
+            + ("." if is_switching else ", or give it up: `samovar repartition CONFIG --abort`."),
         )
     existing = log.topics(counted_topics(settings))
     journal = existing.get(settings.journal.topic)
-    if journal is None and marker is None:
+    if journal is None and not is_switching:
         hint = "There is no state yet: set `partitions` in the service file, and run it."
         raise Refused("nothing-processed", f"the service {settings.service} never ran", hint)
     _refuse_file(settings, to)
-    assert journal is not None or marker is not None
-    old = marker.old if marker is not None else journal.partitions if journal is not None else to
+    old = marker.old if marker is not None and is_switching else journal.partitions if journal is not None else to
     refuse_members(log, settings.service)
     plans = tuple(plans_of(settings, to))
     wanted = Topic(name=settings.journal.topic, partitions=to, settings={}, id="")
@@ -182,9 +179,10 @@ def plan_repartition(settings: ServiceFile, log: Log, to: int) -> RepartitionPla
         topics=[spec for spec in specs if spec.role in REMADE],
         grows=_grows(settings, log, existing, to),
         marker=marker,
-        left=f"it has {to} partitions already" if old == to and marker is None else None,
+        is_switching=is_switching,
+        left=f"it has {to} partitions already" if old == to else None,
     )
-    if found.left is not None or found.is_switching:
+    if found.left is not None or is_switching:
         return found
     _refuse_stages(old_plans, plans, old, to)
     positions = _positions(site)
@@ -317,7 +315,7 @@ def plan_lines(plan: RepartitionPlan) -> list[str]:
 def repartition(plan: RepartitionPlan, on_progress: OnProgress = lambda *_: None) -> RepartitionResult:
     """Copy, compare, switch. Goes on where an earlier run was ended."""
     begun, site, log = time.monotonic(), plan.site, plan.site.log
-    scratch = site.state / f"repartition{PART}"
+    scratch = _scratch(site.settings)
     make_private(site.state)
     with ExitStack() as stack:
         stack.enter_context(alone(site.state))
@@ -328,15 +326,15 @@ def repartition(plan: RepartitionPlan, on_progress: OnProgress = lambda *_: None
         marker = plan.marker
         if not plan.is_switching:
             if marker is None or dict(marker.cut) != {name: list(each) for name, each in plan.cut.items()}:
-                marker = _begin(plan, scratch)
+                marker = _begin(plan)
             marker = _copy(plan, marker, scratch, on_progress)
             hit("repartition.copied")
             refuse_members(log, site.settings.service)
             _positions(site)
             if _cut(site) != dict(plan.cut):
                 raise unsettled("the service ran while its state was copied")
-            marker = replace(marker, phase=SWITCH)
             _write_marker(site, marker)
+            _make(log, [TopicSpec(switch_topic(site.settings.service), plan.to, {}, site.settings.replication)])
         hit("repartition.ready")
         assert marker is not None
         _switch(plan, on_progress)
@@ -345,11 +343,11 @@ def repartition(plan: RepartitionPlan, on_progress: OnProgress = lambda *_: None
     for here in site.stages():
         for partition in range(max(site.partitions, plan.to)):
             remove(here.folder(partition))
-    _clear(plan, scratch)
+    _clear(site.settings, log, plan.plans)
     hit("repartition.done")
     return RepartitionResult(
         rows=marker.rows,
-        bytes=marker.bytes,
+        size=marker.size,
         waiting=marker.waiting,
         digests=marker.digests,
         seconds=time.monotonic() - begun,
@@ -362,20 +360,23 @@ def abort(settings: ServiceFile, log: Log) -> bool:
     marker = marker_of(settings, log)
     if marker is None:
         return False
-    if marker.phase == SWITCH:
+    if has_switched(settings, log):
         raise Refused(
             "repartition-unfinished",
             f"the switch of {settings.service} to {marker.to} partitions was begun, and cannot be taken back",
             f"Go on with it: `samovar repartition CONFIG --partitions {marker.to}`.",
         )
-    names = [copy_topic(settings, plan) for plan in plans_of(settings, marker.to)]
-    log.delete([*names, marker_topic(settings.service)])
-    shutil.rmtree(settings.state / f"repartition{PART}", ignore_errors=True)
+    _clear(settings, log, plans_of(settings, marker.to))
     return True
 
 
+def has_switched(settings: ServiceFile, log: Log) -> bool:
+    name = switch_topic(settings.service)
+    return name in log.topics([name])
+
+
 def copy_topic(settings: ServiceFile, plan: Plan) -> str:
-    return f"{marker_topic(settings.service)}.{plan.stage or MAIN_NAME}"
+    return f"{marker_topic(settings.service)}.of.{plan.stage or MAIN_NAME}"
 
 
 def _write_marker(site: StateLocation, marker: RepartitionMarker) -> None:
@@ -383,26 +384,28 @@ def _write_marker(site: StateLocation, marker: RepartitionMarker) -> None:
     site.log.append([Append(topic=topic, records=[(b"marker", marker.packed())], partition=0)])
 
 
-def _begin(plan: RepartitionPlan, scratch: Path) -> RepartitionMarker:
+def _begin(plan: RepartitionPlan) -> RepartitionMarker:
     """From nothing: a copy of another cut is of no use."""
-    _clear(plan, scratch)
     settings, replication = plan.site.settings, plan.site.settings.replication
+    _clear(settings, plan.site.log, plan.plans)
     more = {"min.insync.replicas": "2"} if replication >= 3 else {}
     kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", **more}
-    marker = RepartitionMarker(
-        phase=COPY, old=plan.site.partitions, to=plan.to, at_ms=int(time.time() * 1000), cut=plan.cut
-    )
+    marker = RepartitionMarker(old=plan.site.partitions, to=plan.to, at_ms=int(time.time() * 1000), cut=plan.cut)
     copies = [TopicSpec(copy_topic(settings, each), plan.to, kept, replication) for each in plan.plans]
     _make(plan.site.log, [*copies, TopicSpec(marker_topic(settings.service), 1, kept, replication)])
     _write_marker(plan.site, marker)
     return marker
 
 
-def _clear(plan: RepartitionPlan, scratch: Path) -> None:
-    settings, log = plan.site.settings, plan.site.log
-    _delete(log, [marker_topic(settings.service)])  # first: from here on the service may start
-    _delete(log, [copy_topic(settings, each) for each in plan.plans])
-    shutil.rmtree(scratch, ignore_errors=True)
+def _clear(settings: ServiceFile, log: Log, plans: Sequence[Plan]) -> None:
+    _delete(log, [switch_topic(settings.service)])
+    hit("repartition.switched")  # from here on the service may start
+    _delete(log, [*(copy_topic(settings, each) for each in plans), marker_topic(settings.service)])
+    shutil.rmtree(_scratch(settings), ignore_errors=True)
+
+
+def _scratch(settings: ServiceFile) -> Path:
+    return settings.state / f"repartition{PART}"
 
 
 # ---------------------------------------------------------------- the copy
@@ -513,7 +516,7 @@ def _copy_rows(
     appends = [Append(topic=topic, records=batch, partition=partition) for partition, batch in batches.items()]
     if appends:
         log.append(appends)
-    return replace(marker, rows=marker.rows + rows, bytes=marker.bytes + size)
+    return replace(marker, rows=marker.rows + rows, size=marker.size + size)
 
 
 def _copy_heads(plan: RepartitionPlan, new: Plan, tasks: NewTasks, everywhere: Mapping[bytes, bytes]) -> None:

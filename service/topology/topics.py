@@ -69,12 +69,18 @@ def marker_topic(service: str) -> str:
     return f"{service}.repartition"
 
 
-@stored("phase old to at_ms cut done digests rows bytes waiting")
+def switch_topic(service: str) -> str:
+    """There while the topics of the service are made again, with as many partitions as these get; and empty, so that
+    nobody needs a right to read it.
+    """
+    return f"{service}.repartition.switch"
+
+
+@stored("old to at_ms cut done digests rows size waiting")
 @dataclass(frozen=True, kw_only=True)
 class RepartitionMarker:
     """How far a repartition is. `cut` is the state that is copied, `done` which tasks' rows are."""
 
-    phase: str
     old: int
     to: int
     at_ms: int
@@ -82,7 +88,7 @@ class RepartitionMarker:
     done: tuple[str, ...] = ()
     digests: Mapping[str, str] = field(default_factory=dict)  # by stage, of the rows of all keys
     rows: int = 0
-    bytes: int = 0
+    size: int = 0  # of these, in bytes
     waiting: int = 0
 
     def packed(self) -> bytes:
@@ -105,13 +111,13 @@ def marker_of(settings: ServiceFile, log: Log) -> RepartitionMarker | None:
 
 def refuse_unfinished(settings: ServiceFile, log: Log) -> None:
     """Refuse while a repartition is between the old topics and the new ones."""
-    marker = marker_of(settings, log)
-    if marker is not None and marker.phase == "switch":
+    name = switch_topic(settings.service)
+    topic = log.topics([name]).get(name)
+    if topic is not None:
         raise Refused(
             "repartition-unfinished",
-            f"the service {settings.service} is being repartitioned from {marker.old} to {marker.to} partitions, and"
-            " its topics are half made",
-            f"If nobody is at it any more, end it: `samovar repartition CONFIG --partitions {marker.to}`.",
+            f"the service {settings.service} is being repartitioned, and its topics are half made",
+            f"If nobody is at it any more, end it: `samovar repartition CONFIG --partitions {topic.partitions}`.",
         )
 
 
@@ -431,10 +437,10 @@ def create_command(spec: PlannedTopic, bootstrap: str) -> str:
 # ---------------------------------------------------------------- inputs that have grown
 
 GROWN_FIX = (
-    "partitions cannot be taken away again. Take them over with the state of their keys: `samovar repartition`. Or write `repartition: true` for the stream and give the service"
-    " another name: it folds all partitions from the beginning. Or let producers place keys among the partitions that"
-    " are read, bring the records of the others there, and put the moved ones back: `samovar dlq redrive --reason"
-    " key-moved`"
+    "partitions cannot be taken away again. Take them over with the state of their keys: `samovar repartition`. Or"
+    " write `repartition: true` for the stream and give the service another name: it folds all partitions from the"
+    " beginning. Or let producers place keys among the partitions that are read, bring the records of the others there,"
+    " and put the moved ones back: `samovar dlq redrive --reason key-moved`"
 )
 
 

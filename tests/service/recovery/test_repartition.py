@@ -23,11 +23,11 @@ from samovar.changelog.partitioner import key_text, partition_of
 from samovar.common.errors import Refused
 from samovar.common.failpoints import REPARTITIONS
 from samovar.patterns.rulefile.rule_file import load_text
-from samovar.service.recovery import repartition as module
 from samovar.service.runtime.running import container_of
 from samovar.service.topology.stages import stage_of
 from samovar.service.topology.topics import grown_inputs, marker_of
 from samovar.state.rocks import RocksStore
+from samovar.tasks.replay.repartition import RowPlaces
 from samovar.tasks.runtime.container import Container
 from tests.support import small_service as small
 from tests.support.random_rules import FIRST_TIME, SLACK_MS, TYPES, random_events, random_rule
@@ -38,6 +38,7 @@ STREAM = "s"
 # Each event has a time of its own; so that none is late, the slack has room for that.
 SLACK = f"{SLACK_MS + 1_000}ms"
 PAIRS = {"pairs": "rule: pairs\nmatch: |\n  sequence by u with maxspan=1h\n    [a where true]\n    [b where true]\n"}
+LEFTOVERS = [f"r.repartition{name}" for name in ("", ".switch", ".of.main", ".of.by-v")]
 TASK = """
 from samovar import Task
 
@@ -223,12 +224,12 @@ def test_a_task_that_does_not_know_whose_its_rows_are_is_refused(tmp_path: Path)
     service = serve(tmp_path / "s", 3, {}, more)
     (tmp_path / "s" / "totals.py").write_text(TASK.partition("    def key_of")[0])
     service.process([{"type": "a", "ts": FIRST_TIME, "u": "k1", "n": 1}])
-    assert service.to(5, code=2)["error"].startswith("repartition-task:")
+    assert "repartition-task:" in service.to(5, code=2)["error"]
     # One that says so wrongly: a row must be where its key belongs.
     (tmp_path / "s" / "totals.py").write_text(TASK.replace("return name", "return name + '?'"))
     service.write_partitions(3)
     service.process([{"type": "a", "ts": FIRST_TIME + 1_000 * at, "u": f"k{at % 9}", "n": 1} for at in range(40)])
-    assert service.to(5, code=2)["error"].startswith("repartition-misplaced:")
+    assert "repartition-misplaced:" in service.to(5, code=2)["error"]
     with service.log() as log:
         assert log.topics(["r-journal"])["r-journal"].partitions == 3
 
@@ -241,7 +242,9 @@ def test_an_input_that_has_grown_is_taken_over(tmp_path: Path) -> None:
     later = [{"type": "b", "ts": FIRST_TIME + 10_000 + at, "u": key, "n": 1} for at, key in enumerate(keys)]
     with service.log() as log:
         log.grow(STREAM, 4)
-        log.append([Append(topic=STREAM, records=[(each["u"].encode(), json.dumps(each).encode()) for each in later])])
+        log.append(
+            [Append(topic=STREAM, records=[(str(each["u"]).encode(), json.dumps(each).encode()) for each in later])]
+        )
     service.process([])
     moved = [key for key in keys if partition_of(key.encode(), 4) >= 2]
     with service.log() as log:
@@ -306,7 +309,7 @@ def test_killed_at_every_point_it_goes_on(point: str, prepared: Any, tmp_path: P
         started = small.run("run", service.config, "--until-caught-up")
         if point == "repartition.copied":  # nothing was touched: only the file says otherwise
             assert started.stderr.startswith("topic-partitions:"), started.output
-        elif point != "repartition.done":
+        elif point not in ("repartition.switched", "repartition.done"):
             assert started.stderr.startswith("repartition-unfinished:"), started.output
             for refused in (("repartition", service.config, "--abort"), ("verify", service.config)):
                 assert small.run(*refused).stderr.startswith("repartition-unfinished:")
@@ -314,7 +317,7 @@ def test_killed_at_every_point_it_goes_on(point: str, prepared: Any, tmp_path: P
         assert done.exit_code == 0, done.output
         with service.log() as log:
             assert marker_of(service.settings, log) is None
-            assert not log.topics(["r.repartition", "r.repartition.main", "r.repartition.by-v"])
+            assert not log.topics(LEFTOVERS)
         service.process(prepared[1])
         service.end()
         assert service.results() == prepared[2]
@@ -345,17 +348,17 @@ def test_given_up_nothing_was_changed(prepared: Any, tmp_path: Path) -> None:
         assert small.run("repartition", service.config, "--abort").exit_code == 0
         service.write_partitions(2)
         with service.log() as log:
-            assert not log.topics(["r.repartition", "r.repartition.main", "r.repartition.by-v"])
+            assert not log.topics(LEFTOVERS)
         assert service.digests() == digests
         assert small.is_equal(service)
 
 
 def test_rows_that_differ_stop_it_before_the_switch(prepared: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """The proof is of what is read again: a row that the copy lost is found."""
-    places = module.RowPlaces.rows
-    monkeypatch.setattr(module.RowPlaces, "rows", lambda self: (each for n, each in enumerate(places(self)) if n != 1))
+    places = RowPlaces.rows
+    monkeypatch.setattr(RowPlaces, "rows", lambda self: (each for n, each in enumerate(places(self)) if n != 1))
     with copied(prepared, tmp_path / "s") as service:
-        assert service.to(4, code=2)["error"].startswith("repartition-differs:")
+        assert "repartition-differs:" in service.to(4, code=2)["error"]
         service.write_partitions(2)
         assert small.is_equal(service)
 
@@ -369,19 +372,19 @@ def test_what_must_be_so_before(prepared: Any, tmp_path: Path) -> None:
         assert small.run(*asked).exit_code == 2
         assert small.run(*asked, "--partitions", 4).stderr.startswith("repartition-file:")
         service.produce(prepared[1][:3])
-        assert service.to(4, code=2)["error"].startswith("repartition-behind:")
+        assert "repartition-behind:" in service.to(4, code=2)["error"]
         service.write_partitions(2)
         with service.container():
-            assert service.to(4, code=2)["error"].startswith("group-active:")
+            assert "group-active:" in service.to(4, code=2)["error"]
             service.write_partitions(2)
-        assert service.to(1, code=2)["error"].startswith("repartition-stages:")
+        assert "repartition-stages:" in service.to(1, code=2)["error"]
         planned = service.to(4, "--dry-run")["plan"]
         assert planned["from"], planned["to"] == (2, 4)
         assert {"r-changelog", "r-journal", "r-changelog-by-v", "r-s-by-v"} <= set(planned["remade"])
         assert planned["grown"] == {STREAM: 2}
         assert "repartitioned" not in service.to(2)
         fresh = serve(tmp_path / "fresh", 3, PAIRS)
-        assert fresh.to(3, code=2)["error"].startswith("nothing-processed:")
+        assert "nothing-processed:" in fresh.to(3, code=2)["error"]
 
 
 def test_the_past_is_refused_and_a_snapshot_since_then_serves(tmp_path: Path) -> None:

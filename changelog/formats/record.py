@@ -100,7 +100,7 @@ class InputPosition:
 
 @stored("at_ms partitions changelogs inputs")
 @dataclass(frozen=True, slots=True)
-class Repartitioned:
+class RepartitionCut:
     """When the state was last rewritten for another number of partitions, from how many, and where inputs stood then.
 
     `changelogs` are the ids of the changelog topics that had it before: a store that follows one of them is replaced.
@@ -136,7 +136,7 @@ class Position:
     service: str = ""  # of an early version: unknown
     journal_id: str = ""  # of the topic that has the entries; also unknown there
     rewinding: bool = False  # a rewind has changed some of the rows, and stands for this until it is done
-    repartitioned: Repartitioned | None = None
+    repartitioned: RepartitionCut | None = None
 
 
 @stored("topic topic_id partition partitions next time_ms")

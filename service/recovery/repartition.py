@@ -31,7 +31,7 @@ from samovar.changelog.formats.record import (
     USER,
     WAITING,
     Position,
-    Repartitioned,
+    RepartitionCut,
     pack_position,
     row_parts,
     unpack_position,
@@ -416,7 +416,7 @@ def _copy(
 ) -> RepartitionMarker:
     """All rows, then what each new task begins with; compared with the old. What an earlier run has copied stays."""
     site, streams = plan.site, plan.site.settings.streams
-    moved = {stage: Repartitioned(marker.at_ms, site.partitions, _replaced(plan), {}) for stage in _stages(plan)}
+    moved = {stage: RepartitionCut(marker.at_ms, site.partitions, _replaced(plan), {}) for stage in _stages(plan)}
     nexts = _nexts(plan)
     for here, new in zip(site.stages(), plan.plans, strict=True):
         with ExitStack() as stack:

@@ -21,7 +21,7 @@ from samovar.changelog.formats.record import (
     EmittedWatermark,
     InputPosition,
     Position,
-    Repartitioned,
+    RepartitionCut,
     SourcePartitionPosition,
     row_parts,
 )
@@ -209,7 +209,7 @@ def merged(
     tasks: Sequence[OldTask],
     plan: Plan,
     nexts: Sequence[Mapping[str, int]],
-    repartitioned: Repartitioned,
+    repartitioned: RepartitionCut,
 ) -> NewTasks:
     """The new tasks of one stage. `nexts` say, by new partition, where each stream of the main stage is read on."""
     first = tasks[0]

@@ -58,7 +58,8 @@ def test_a_topic_that_has_grown_is_taken_over_with_its_state(kafka: str, tmp_pat
     with opened(service.settings) as log:
         assert wait_for(lambda: not log.members(name), PATIENCE_S)
     assert run(*command).stderr.startswith("repartition-inputs:")
-    AdminClient({"bootstrap.servers": kafka}).create_partitions([NewPartitions(name, 3)])[name].result(PATIENCE_S)
+    admin = AdminClient({"bootstrap.servers": kafka})  # which ends with its last name
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(PATIENCE_S)
     done = run(*command)
     assert done.exit_code == 0, done.output
     assert "equal before and after" in done.output

@@ -20,6 +20,10 @@ MOVES = ("revoke.before", "revoke.after", "assign.after")
 SWITCHES = ("switch.before", "switch.sent", "switch.after")
 # Passed only when a view is published.
 VIEWS = ("publish.before", "publish.between", "publish.after")
+# Passed only by a repartition.
+REPARTITIONS = tuple(
+    f"repartition.{point}" for point in ("copied", "ready", "deleted", "made", "filled", "switched", "done")
+)
 
 
 class UnknownPointError(ValueError):
@@ -28,7 +32,7 @@ class UnknownPointError(ValueError):
 
 def _armed(setting: str) -> tuple[str, int, signal.Signals]:
     name, count, sent = (*setting.split(":"), "", "")[:3]
-    known = POINTS + MOVES + SWITCHES + VIEWS
+    known = POINTS + MOVES + SWITCHES + VIEWS + REPARTITIONS
     if name and name not in known:
         raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(known)}.")
     return name, int(count or 1), signal.Signals[sent or "SIGKILL"]

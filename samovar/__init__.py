@@ -6,7 +6,7 @@
     class Count(samovar.Task):                      # a user-defined task: docs/tasks.md
         def process(self, event, ctx): ...
 
-    samovar.register_spark(spark)                   # then: spark.read.format("samovar"), readStream, write: docs/spark.md
+    samovar.register_spark(spark)                   # then: spark.read.format("samovar"), readStream, write
 
 The names below are loaded when they are first used, so that importing samovar costs nothing.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Event,
         InitableTask,
         NamedStore,
+        RepartitionableTask,
         Task,
         TimerTask,
         WindowableTask,
@@ -38,6 +39,7 @@ __all__ = [
     "InitableTask",
     "Match",
     "NamedStore",
+    "RepartitionableTask",
     "Result",
     "RuleError",
     "Rules",

@@ -101,6 +101,16 @@ class EmbeddedLog:
                     [(made.lastrowid, partition) for partition in range(spec.partitions)],
                 )
 
+    def grow(self, name: str, partitions: int) -> None:
+        """Give a topic more partitions; its records stay where they are."""
+        with self._writing() as connection:
+            stored = existing_topics(connection, [name])[name]
+            connection.execute("UPDATE topic SET partitions = ? WHERE number = ?", (partitions, stored.number))
+            connection.executemany(
+                "INSERT INTO partition (topic, partition, begin, end, cleaned) VALUES (?, ?, 0, 0, 0)",
+                [(stored.number, partition) for partition in range(stored.topic.partitions, partitions)],
+            )
+
     def delete(self, names: Collection[str]) -> None:
         with self._writing() as connection:
             for stored in stored_topics(connection, names).values():

@@ -15,6 +15,8 @@ counted from 1), `inputs` (stream to the offset that was next when it happened),
                                    where). Where alerts are limited `storm`: rule to alerts and ms. Where a rule was
                                    taken out because a step went over its budget `quarantine`: the rule, its version,
                                    the key and the reason; from then on it is `quarantined` in `rules`, and not at work
+                                   In the first entry behind a repartition `repartitioned`: at_ms, and how many
+                                   partitions there were (from) and are (to)
     restart   stream, partition,   a stage that was away is back, and what it held is gone; `since` is the offset of
               since                the source from which on events come again
     schema    stream, schema,      from here on nobody knows the schema, and its messages are dead letters; or, `known`,

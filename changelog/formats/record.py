@@ -5,6 +5,7 @@ what it is:
 
     b"r" + row key     a row of a rule's or history function's state; value as in native/match/rows.cpp
     b"p"               the task's position (`Position`), JSON; the last changelog record of every commit
+    b"q" + ...         an event that waited for event time when the service was repartitioned: formats/waiting.py
     b"u" + ...         a row of a user's store, or one of its task's timers: samovar.state.stack, tasks/user/timers.py
     b"s" + ...         an alert that must not be published twice after a rewind: samovar.tasks.rules.replay_dedup
     b"v" + rule        how many alerts a rule raised lately, where that is limited: samovar.tasks.rules.rate_limiter
@@ -36,7 +37,7 @@ from samovar.state.store import Change
 FORMAT = 1
 ROW_FORMAT = 1  # of native/match/rows.cpp
 ROW, POSITION, USER, CHECKPOINT, DEADLINE, INDEXED = b"r", b"p", b"u", b"l", b"t", b"i"
-STORM, BOOK = b"v", b"w"
+STORM, BOOK, WAITING = b"v", b"w", b"q"
 UNKNOWN_SINCE = -1
 FORMATS = {"row": ROW_FORMAT, "position": FORMAT}  # as a snapshot's manifest says of its rows
 T = TypeVar("T")
@@ -97,7 +98,24 @@ class InputPosition:
     placing: tuple[int, ...] = ()
 
 
-@stored("watermark inputs streams rules journal forwards ruleset_change changelog service journal_id rewinding")
+@stored("at_ms partitions changelogs inputs")
+@dataclass(frozen=True, slots=True)
+class RepartitionCut:
+    """When the state was last rewritten for another number of partitions, from how many, and where inputs stood then.
+
+    `changelogs` are the ids of the changelog topics that had it before: a store that follows one of them is replaced.
+    """
+
+    at_ms: int
+    partitions: int
+    changelogs: tuple[str, ...]
+    inputs: Mapping[str, int]
+
+
+@stored(
+    "watermark inputs streams rules journal forwards ruleset_change changelog service journal_id rewinding"
+    " repartitioned"
+)
 @dataclass(frozen=True, slots=True)
 class Position:
     """What a task's state stands for: input up to here, event time, rules, and journal entries written so far.
@@ -118,6 +136,7 @@ class Position:
     service: str = ""  # of an early version: unknown
     journal_id: str = ""  # of the topic that has the entries; also unknown there
     rewinding: bool = False  # a rewind has changed some of the rows, and stands for this until it is done
+    repartitioned: RepartitionCut | None = None
 
 
 @stored("topic topic_id partition partitions next time_ms")

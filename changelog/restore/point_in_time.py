@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from samovar.changelog.cursors import PartitionCursor
-from samovar.changelog.formats.record import POSITION, Position, unpack_position
+from samovar.changelog.formats.record import POSITION, ChangelogCheckpoint, Position, unpack_position
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.restore.restore import ChangelogPartition, Restore
 from samovar.common.errors import Refused
@@ -78,6 +78,19 @@ def last_position(log: Log, changelog: ChangelogPartition) -> Position | None:
     end = commit_before(log, changelog, changelog.bounds.end)
     found = _last_position(log, changelog.at, max(end - 1, changelog.bounds.begin), changelog.bounds.end)
     return None if found is None or found[1] is None else unpack_position(found[1])
+
+
+def follows_replaced(checkpoint: ChangelogCheckpoint, log: Log, changelog: ChangelogPartition) -> bool:
+    """Whether a store follows a changelog that a repartition has put this one in the place of."""
+    if checkpoint.topic_id == changelog.topic.id:
+        return False
+    position = last_position(log, changelog)
+    return (
+        position is not None
+        and position.repartitioned is not None
+        and position.changelog == changelog.topic.id
+        and checkpoint.topic_id in position.repartitioned.changelogs
+    )
 
 
 def _last_position(log: Log, at: TopicPartition, start: int, end: int) -> tuple[int, bytes | None] | None:

@@ -181,8 +181,9 @@ def register(spark: SparkSession, name: str, opening: Opening, streaming: Stream
     use_this_python(spark)
     spark.dataSource.register(Source)
     # A writer looks formats up in the session that is active in its thread: where it was started in another, in none.
-    jvm: Any = spark._jvm
-    jvm.SparkSession.setActiveSession(spark._jsparkSession)
+    jvm: Any = getattr(spark, "_jvm", None)  # a session by Spark Connect has none
+    if jvm is not None:
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def use_this_python(spark: SparkSession) -> None:

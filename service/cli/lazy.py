@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": ("ops", "Look for what could go wrong: file, rules, log, rights, disk."),
     "restore": ("restore", "Build stores again, from a snapshot, the changelog or the input."),
     "verify": ("state", "Compare each store with its changelog and its source."),
+    "repartition": ("ops", "Give a stopped service more partitions, or fewer."),
     "rewind": ("ops", "Set a stopped service back to a moment of event time."),
     "rules": ("", "Check, test, explain, backtest and publish rules."),
     "lists": ("publish", "Shared lists of a service's rules."),

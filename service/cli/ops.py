@@ -1,4 +1,4 @@
-"""The commands of anyone who keeps a service running: status, doctor, dlq, rewind."""
+"""The commands of anyone who keeps a service running: status, doctor, dlq, rewind, repartition."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ from samovar.service.recovery.dead_letters import (
     plan_redrive,
     redrive,
 )
+from samovar.service.recovery.repartition import abort as give_up
+from samovar.service.recovery.repartition import plan_lines as repartition_lines
+from samovar.service.recovery.repartition import plan_repartition
+from samovar.service.recovery.repartition import repartition as repartitioned
 from samovar.service.recovery.rewind import done_line, plan_lines, plan_rewind, rewind_all
 
 NOT_RUNNING = UNWELL = 1
@@ -213,3 +217,52 @@ def rewind(
     if json:
         report = {"to": to_ms, "alerts": alerts, "dry_run": dry_run, "plan": [each.data() for each in plans]}
         print(jsonlib.dumps(report | {"rewound": [each.data() for each in done]}))
+
+
+@app.command()
+def repartition(
+    config: Config,
+    *,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many the service is to have.", show_default=False)
+    ] = None,
+    abort: Annotated[bool, typer.Option("--abort", help="Give up one that was begun, before its switch.")] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Give a stopped service with state another number of partitions; inputs that have grown are taken over.
+
+    Says first what it will do. The rows of each key go to the task that the key has among N partitions, and are proved
+    to be the same afterwards. Changelogs, journals and repartition topics are made again under their names; inputs are
+    grown on the embedded log, and must have N partitions on Kafka. All that is in the inputs must have been processed.
+
+    It can be killed at any moment and run again. From the switch on the service does not start until it is done; before
+    that `--abort` gives it up, and nothing was changed.
+
+    Exit codes: 0 fine, 2 wrong usage or refused.
+    """
+    if (partitions is None) is not abort:
+        raise typer.BadParameter("write either --partitions N or --abort", param_hint="--partitions")
+    screen = sys.stderr if json else sys.stdout
+    report: dict[str, object] = {"dry_run": dry_run}
+    with service_log(config) as (settings, log):
+        if partitions is None:
+            report["aborted"] = not dry_run and give_up(settings, log)
+            print("given up: nothing was changed" if report["aborted"] else "nothing was begun", file=screen)
+        else:
+            plan = plan_repartition(settings, log, partitions)
+            print("\n".join(repartition_lines(plan)), file=screen, flush=True)
+            report["plan"] = plan.data()
+            if plan.left is not None and not dry_run:
+                give_up(settings, log)  # what an ended one left, if anything
+            elif not dry_run:
+                progress = Progress(sys.stderr, quiet=json)
+                done = repartitioned(plan, lambda _, rows: progress.reading(rows, None))
+                progress.clear()
+                report["repartitioned"] = done.data()
+                waiting = f", {done.waiting:,} events that wait" if done.waiting else ""
+                print(f"{done.rows:,} rows, {done.size:,} bytes{waiting}: equal before and after", file=screen)
+                for stage, found in done.digests.items():
+                    print(f"  {stage}: digest {found}", file=screen)
+    if json:
+        print(jsonlib.dumps(report))

@@ -22,6 +22,7 @@ from samovar.service.spark.progress import ProgressDisplay
 from samovar.service.spark.session import starting_for
 from samovar.service.spark.verify import verify_all
 from samovar.service.topology.stores import StateLocation, site_of
+from samovar.service.topology.topics import refuse_unfinished
 
 NOTHING, DIFFERENT, UNVERIFIABLE = 1, 1, 3
 
@@ -48,6 +49,7 @@ def at_site(config: Path, state: Path | None = None, *, shows: str | None = None
     with service_log(config) as (settings, log):
         if shows is not None:
             record_reading(log, settings, shows, {})
+        refuse_unfinished(settings, log)
         yield site_of(settings, log, state)
 
 

@@ -48,12 +48,13 @@ from samovar.state.memory import MemoryStore
 from samovar.state.soundness import check_sound
 from samovar.state.store import Readable, TaskStore
 from samovar.tasks.model.plan import MAIN, Plan
-from samovar.tasks.replay.rebuild import RebuildResult, ReplayEnd, journal_of, rebuild
+from samovar.tasks.replay.rebuild import RebuildResult, ReplayEnd, begins_after_repartition, journal_of, rebuild
 from samovar.tasks.replay.repair import logged_rows
 from samovar.tasks.rules.timer_index import overdue_rows
 from samovar.tasks.runtime.stream_task import name_of
 from samovar.tasks.user.timers import overdue_timers
 
+FROM_A_SNAPSHOT = ("input-expired", "state-repartitioned")  # why a fold cannot begin at the beginning
 UNREADABLE = b"\x00unreadable"
 OnProgress = Callable[[str, int], None]
 Scratch: TypeAlias = Callable[[], TaskStore]  # an empty store to replay into
@@ -271,7 +272,7 @@ def _compare_source(
     try:
         rebuilt = _fold_source(site, verdict, folded, until, on_progress)
     except Refused as refused:
-        if refused.code not in ("input-expired", "journal-cut"):
+        if refused.code not in ("input-expired", "journal-cut", "state-repartitioned"):
             raise
         places = [TopicPartition(each.topic, verdict.partition) for each in position.inputs.values()]
         times = [first_time(site.log, at, *bounds) for at, bounds in site.log.bounds(places).items()]
@@ -310,7 +311,7 @@ def _fold_source(
     try:
         return fold(on_progress=partial(on_progress, "source"))
     except Refused as refused:
-        start = _oldest_snapshot(site, verdict, folded, until) if refused.code == "input-expired" else None
+        start = _oldest_snapshot(site, verdict, folded, until) if refused.code in FROM_A_SNAPSHOT else None
         if start is None:
             raise
     return fold(on_progress=partial(on_progress, "source"), start=start)
@@ -318,6 +319,7 @@ def _fold_source(
 
 def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, until: ReplayEnd) -> Position | None:
     """Fill a store from the oldest snapshot whose input is still there, and say where it stands."""
+    entries = journal_of(site.log, site.plan, verdict.partition)
     for snapshot in snapshots.listed(site.folder(verdict.partition) / "snapshots"):
         if (snapshot.manifest.journal or 0) > (until.journal or 0):
             continue
@@ -328,7 +330,7 @@ def _oldest_snapshot(site: StateLocation, verdict: Verdict, folded: TaskStore, u
             continue
         with reading(snapshot.folder) as store:
             position = position_of(store)
-            if position is None:
+            if position is None or not begins_after_repartition(entries, position):
                 continue
             replay_from = {
                 TopicPartition(each.topic, verdict.partition): each.replay_from for each in position.inputs.values()

@@ -39,7 +39,7 @@ from samovar.state.rocks import RocksStore
 from samovar.state.store import Change
 from samovar.state.store_lock import holding
 from samovar.tasks.model.plan import MAIN
-from samovar.tasks.replay.rebuild import ReplayEnd, journal_of
+from samovar.tasks.replay.rebuild import ReplayEnd, begins_after_repartition, journal_of
 from samovar.tasks.replay.repair import (
     ChangelogRepair,
     changes_between,
@@ -281,7 +281,7 @@ def _open_snapshot(planned: TaskRewind, moment_ms: int) -> Position | None:
             continue
         with reading(snapshot.folder) as store:
             position = position_of(store)
-        if position is None or not _may_begin(planned, position):
+        if position is None or not begins_after_repartition(entries, position) or not _may_begin(planned, position):
             continue
         nexts = {name: each.next for name, each in position.inputs.items()}
         if was_rewound(entries, position.journal, nexts):

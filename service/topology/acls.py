@@ -31,13 +31,15 @@ from samovar.service.topology.topics import (
     create_command,
     redrive_group,
     sink_group,
+    switch_topic,
     traffic_labels_topic,
     traffic_topic,
 )
 
 SERVICE, HTTP, PRODUCERS, TRAFFIC, READERS = "service", "http", "producers", "traffic", "readers"
 AUTHORS, ANALYSTS, OPERATORS = "authors", "analysts", "operators"
-# Whose rights a command needs. The service's own do for what is asked next to a container, as its user.
+# Whose rights a command needs. The service's own do for what is asked next to a container, as its user. `repartition`
+# deletes topics and makes them: that is for who administers the cluster.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     SERVICE: (
         "run", "restore", "verify", "status", "doctor", "topics check",
@@ -125,6 +127,8 @@ def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[PlannedTopic]
 def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
     """Groups and transactions; and the topics that only traffic has."""
     group, redrives, traffics = settings.service, redrive_group(settings.service), traffic_topic(settings.service)
+    if who in (SERVICE, HTTP, OPERATORS):  # whether the topics are being made again
+        yield AclEntry(who=who, resource="topic", name=switch_topic(group), operations=("DESCRIBE",))
     if who in (SERVICE, OPERATORS):
         yield AclEntry(who=who, resource="group", name=group, operations=("READ",))
         if settings.delivery is Delivery.EXACTLY_ONCE:

@@ -107,6 +107,17 @@ def fields_of(rule: Rule, streams: Mapping[str, Stream]) -> dict[str, str | None
     )
 
 
+def placing_of(rule: Rule, streams: Mapping[str, Stream]) -> int | None:
+    """The place of a rule's key whose text says in which partition it is; None: all events have one key."""
+    places = [_at_place(rule, place, streams) for place in range(len(rule.form.by))]
+    for place, fields in enumerate(places):
+        if fields is not None and all(
+            streams[name].key == path and not streams[name].repartition for name, path in fields.items()
+        ):
+            return place
+    return next((place for place, fields in enumerate(places) if fields is not None), None)
+
+
 def _at_place(rule: Rule, place: int, streams: Mapping[str, Stream]) -> dict[str, str] | None:
     """The field of each stream at one place of the key; None where it is no plain field, or not one per stream."""
     found: dict[str, str] = {}

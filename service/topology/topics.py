@@ -7,14 +7,18 @@ matter are checked. Alerts, late events and dead letters may be kept as long as 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from samovar.changelog.cursors import read_all
 from samovar.changelog.formats import heartbeat, redrives, rules_topic
+from samovar.changelog.formats.record import newer
 from samovar.changelog.log import Log, Topic, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
+from samovar.common.wire import from_wire, stored, to_wire
 from samovar.service.config.models import ServiceFile, emit_topics
 from samovar.service.topology.plans import rule_plans, task_forwards
 from samovar.service.topology.rule_registry import registry_of, with_published_rules
@@ -63,6 +67,63 @@ def traffic_labels_topic(service: str) -> str:
 def spark_topic(service: str) -> str:
     """Where streaming queries of Spark keep which batches they have written."""
     return f"{service}-spark"
+
+
+def marker_topic(service: str) -> str:
+    """Where `samovar repartition` keeps how far it is; it is there only meanwhile."""
+    return f"{service}.repartition"
+
+
+def switch_topic(service: str) -> str:
+    """There while the topics of the service are made again, with as many partitions as these get; and empty, so that
+    nobody needs a right to read it.
+    """
+    return f"{service}.repartition.switch"
+
+
+@stored("old to at_ms cut done digests rows size waiting")
+@dataclass(frozen=True, kw_only=True)
+class RepartitionMarker:
+    """How far a repartition is. `cut` is the state that is copied, `done` which tasks' rows are."""
+
+    old: int
+    to: int
+    at_ms: int
+    cut: Mapping[str, Any]
+    done: tuple[str, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)  # by stage, of the rows of all keys
+    rows: int = 0
+    size: int = 0  # of these, in bytes
+    waiting: int = 0
+
+    def packed(self) -> bytes:
+        return json.dumps({"v": 1, **to_wire(self)}, separators=(",", ":")).encode()
+
+
+def marker_of(settings: ServiceFile, log: Log) -> RepartitionMarker | None:
+    """How far a repartition is; None: there is none."""
+    name = marker_topic(settings.service)
+    at = [TopicPartition(name, 0)] if name in log.topics([name]) else []
+    values = [value for each in at for records in read_all(log, each) for _, value in records.pairs()]
+    if not values:
+        return None
+    raw = json.loads(values[-1] or b"{}")
+    version = raw.pop("v")
+    if version > 1:
+        raise newer("the marker of a repartition", version, 1)
+    return from_wire(RepartitionMarker, raw)
+
+
+def refuse_unfinished(settings: ServiceFile, log: Log) -> None:
+    """Refuse while a repartition is between the old topics and the new ones."""
+    name = switch_topic(settings.service)
+    topic = log.topics([name]).get(name)
+    if topic is not None:
+        raise Refused(
+            "repartition-unfinished",
+            f"the service {settings.service} is being repartitioned, and its topics are half made",
+            f"If nobody is at it any more, end it: `samovar repartition CONFIG --partitions {topic.partitions}`.",
+        )
 
 
 class TopicRole(StrEnum):
@@ -269,8 +330,8 @@ def mismatches(spec: PlannedTopic, topic: Topic, bootstrap: str | None) -> Itera
     has_others = topic.partitions < spec.partitions if spec.may_grow else topic.partitions != spec.partitions
     if spec.role in TASK_ROLES and has_others:
         fix = (
-            "the inputs' partition count changed under keyed state: bring it back, or give the service another name, "
-            "under which it makes its state anew"
+            f"the partition count changed under keyed state: bring it back, or move the state with `samovar"
+            f" repartition CONFIG --partitions {spec.partitions}`"
         )
         if spec.role is TopicRole.INPUT:
             fix = (
@@ -320,6 +381,8 @@ def ensure(
 
     Only topics of these `roles` are looked at: nobody needs a right to a topic that is not used.
     """
+    if TopicRole.CHANGELOG in roles:
+        refuse_unfinished(settings, log)
     specs = plan_here(log, settings, stages=stages)
     creates = settings.topics == "create"
     wanted = [spec for spec in specs if spec.role in roles and (creates or spec.role not in SIDE_ROLES)]
@@ -379,10 +442,10 @@ def create_command(spec: PlannedTopic, bootstrap: str) -> str:
 # ---------------------------------------------------------------- inputs that have grown
 
 GROWN_FIX = (
-    "partitions cannot be taken away again. Either write `repartition: true` for the stream and give the service"
-    " another name: it folds all partitions from the beginning. Or let producers place keys among the partitions that"
-    " are read, bring the records of the others there, and put the moved ones back: `samovar dlq redrive --reason"
-    " key-moved`"
+    "partitions cannot be taken away again. Take them over with the state of their keys: `samovar repartition`. Or"
+    " write `repartition: true` for the stream and give the service another name: it folds all partitions from the"
+    " beginning. Or let producers place keys among the partitions that are read, bring the records of the others there,"
+    " and put the moved ones back: `samovar dlq redrive --reason key-moved`"
 )
 
 
@@ -417,7 +480,9 @@ def grown_inputs(settings: ServiceFile, log: Log) -> list[GrownInput]:
         topic = existing.get(stream.topic)
         if topic is not None and topic.partitions > read:
             beyond = [TopicPartition(topic.name, number) for number in range(read, topic.partitions)]
-            unread = sum(end - begin for begin, end in log.bounds(beyond).values())
+            # Before a repartition to fewer partitions they were read, up to the group's offsets.
+            passed = log.committed(settings.service, beyond)
+            unread = sum(end - max(begin, passed[at] or 0) for at, (begin, end) in log.bounds(beyond).items())
             found.append(
                 GrownInput(stream=name, topic=topic.name, read=read, partitions=topic.partitions, unread=unread)
             )

@@ -10,11 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from samovar.changelog.formats.journal import EntryKind, JournalEntry, pack_entry
 from samovar.changelog.formats.record import POSITION, Position, pack_position
 from samovar.changelog.formats.redrives import carried
+from samovar.changelog.formats.waiting import waiting_events
 from samovar.changelog.log import Append, Pair, Records, TopicPartition
-from samovar.patterns.engine.order import NO_TIME, OrderedEvents
+from samovar.patterns.engine.order import NO_TIME, OrderedEvents, due_at
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.placement import MISPLACED, MOVED, checked_streams
 from samovar.tasks.input.repartition_sink import RepartitionSink
@@ -40,6 +43,12 @@ class Processor(ABC):
         if position is not None:
             source.resume(position)
         source.check_places(checked_streams(plan), position)
+        self.repartitioned = None if position is None else position.repartitioned
+        held = waiting_events(store) if self.repartitioned is not None else {}
+        last = [source.take_back(stream, events) for stream, events in held.items() if stream in source.sources]
+        # Rows of events that waited at a repartition; all of them go once event time has passed the last.
+        self._held = [each.row(stream) for stream, events in held.items() for each in events]
+        self._held_until = max(last, default=NO_TIME)
         # Whether no stage before it counts all events and puts most letters aside.
         self.is_first = plan.stage == MAIN if plan.task is None else plan.task.alone
         told = {} if position is None else position.forwards
@@ -128,7 +137,16 @@ class Processor(ABC):
         watermark = None if source.buffer.low_watermark == NO_TIME else source.buffer.low_watermark
         head = watermark, source.inputs(), source.streams, plan.versions, source.journaled
         told = self.sink.emitted() if self.sink.outputs else {}
-        return Position(*head, told, ruleset_change, self.changelog_id, plan.service, self.journal_id)
+        ids = self.changelog_id, plan.service, self.journal_id
+        return Position(*head, told, ruleset_change, *ids, repartitioned=self.repartitioned)
+
+    def _passed_rows(self) -> list[Change]:
+        """Tombstones for the events that waited at a repartition, once none of them waits any more."""
+        buffer = self.source.buffer
+        if not self._held or not due_at(np.array([self._held_until]), buffer, buffer.low_watermark)[0]:
+            return []
+        gone, self._held = self._held, []
+        return [(row, None) for row in gone]
 
     def outcome(self, more: Sequence[Change] = ()) -> Outcome:
         """All since the last one; `more` are further rows to log."""
@@ -137,7 +155,7 @@ class Processor(ABC):
         position = self.position()
         packed = pack_position(position)
         results, rows, index = self._results(position, packed)
-        rows = [*more, *rows, (POSITION, packed)]
+        rows = [*more, *rows, *self._passed_rows(), (POSITION, packed)]
         appends = [Append(topic=topics.changelog, records=rows, partition=partition), *results]
         if self.source.entries:
             name = str(partition).encode()

@@ -33,6 +33,7 @@ from samovar.changelog.formats.forwarded import (
 )
 from samovar.changelog.formats.journal import EntryKind, JournalEntry
 from samovar.changelog.formats.record import UNKNOWN_SINCE, InputPosition, Position, SourcePartitionPosition
+from samovar.changelog.formats.waiting import WaitingRecords
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import Batch, Int32s, Messages, joined
@@ -70,7 +71,7 @@ class RepartitionSource(StreamSource):
         return [(number, each) for each in range(spec.source_partitions)]
 
     def _partitions(self, records: Records) -> Int32s:
-        assert isinstance(records, OriginalRecords), records
+        assert isinstance(records, OriginalRecords | WaitingRecords), records
         return records.partitions
 
     def _faults(self, source: InputPartition, batch: Batch, _times: Int64s) -> dict[int, tuple[str, str]]:
@@ -114,7 +115,8 @@ class RepartitionSource(StreamSource):
         pending, found = self.buffer.pending, {}
         for stream, source in self.sources.items():
             received, spec, marks = self.received[stream], source.spec, self.received[stream].checkpoints
-            mine = np.flatnonzero(pending.stream == source.number)
+            # One that waited when the service was repartitioned may be of a source partition that is no more.
+            mine = np.flatnonzero((pending.stream == source.number) & (pending.partition < spec.source_partitions))
             if not len(mine):
                 marks.clear()
                 received.activations.clear()
@@ -132,6 +134,13 @@ class RepartitionSource(StreamSource):
                 spec.topic, source.topic_id, source.next, first.offset, None, (), False, *more
             )
         return found
+
+    def settled(self, stream: str) -> InputPosition:
+        parts = tuple(self._parts(self.sources[stream]).values())
+        return replace(super().settled(stream), max_event_time=None, parts=parts)
+
+    def log_times(self, records: Records) -> Int64s:
+        return self.heads(records)["time"].astype(np.int64)
 
     def resume(self, position: Position) -> None:
         self.journaled = position.journal

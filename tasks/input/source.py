@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from samovar.changelog.formats.dead_letters import SourceCoordinates
 from samovar.changelog.formats.journal import EntryKind, JournalEntry
 from samovar.changelog.formats.record import InputPosition, Position, UnknownSchema
+from samovar.changelog.formats.waiting import WaitingEvent, WaitingRecords
 from samovar.changelog.log import Int64s, Pair, Records, TopicPartition
 from samovar.changelog.partitioner import key_texts, misplaced_rows
 from samovar.common.errors import Refused
@@ -152,7 +153,8 @@ class StreamSource:
         found: dict[str, InputPosition] = {}
         for stream, source in self.sources.items():
             spec, checkpoints = source.spec, source.checkpoints
-            waiting = pending.offset[pending.stream == source.number] if has_waiting else _NO_ROWS
+            own = (pending.stream == source.number) & (pending.partition == self.partition)
+            waiting = pending.offset[own] if has_waiting else _NO_ROWS
             if not len(waiting):
                 checkpoints.clear()
             while len(checkpoints) > 1 and checkpoints[1].offset <= int(waiting.min()):
@@ -169,6 +171,16 @@ class StreamSource:
             head = spec.topic, source.topic_id, source.next, first.offset, max_event_time, advances, source.idle
             found[stream] = InputPosition(*head, unknown=source.unknown, placing=source.placing)
         return found
+
+    def settled(self, stream: str) -> InputPosition:
+        """Where it stands in an input, with nothing that is to be read again."""
+        source = self.sources[stream]
+        head = source.spec.topic, source.topic_id, source.next, source.next, known_time(self._max_event_time(source))
+        return InputPosition(*head, idle=source.idle, unknown=source.unknown, placing=source.placing)
+
+    def log_times(self, records: Records) -> Int64s:
+        """The log's time of each record in its stream."""
+        return records.times
 
     def max_event_time(self, stream: str) -> int:
         """The maximum event time of a stream so far."""
@@ -220,6 +232,18 @@ class StreamSource:
             self._advance_to(source, max_event_time)
         source.next, source.is_checked = stored.next, is_checked
         source.decoder.hide(unknown_yet(source.unknown) if self.replays else ())
+
+    def take_back(self, stream: str, events: Sequence[WaitingEvent]) -> int:
+        """Events that waited when the service was repartitioned wait again, but for those that were released since;
+        the greatest time among all of them.
+        """
+        source, buffer = self.sources[stream], self.buffer
+        is_checked, source.is_checked = source.is_checked, False  # they were judged in the partition that they were in
+        records = WaitingRecords(source.spec.topic, self.partition, events)
+        batch, _, _ = self.decode(records)
+        source.is_checked = is_checked
+        buffer.pending.append(batch, np.flatnonzero(~due_at(batch.time, buffer, buffer.low_watermark)))
+        return int(batch.time.max(initial=NO_TIME))
 
     # ------------------------------------------------------------ records
 
@@ -308,6 +332,8 @@ class StreamSource:
 
     def _partitions(self, records: Records) -> Int32s:
         """The partition by which each record's event is named."""
+        if isinstance(records, WaitingRecords):
+            return records.partitions
         return np.full(len(records.offsets), self.partition, np.int32)
 
     def _faults(self, source: InputPartition, batch: Batch, times: Int64s) -> dict[int, tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from samovar.changelog.formats.record import InputPosition
 from samovar.changelog.formats.redrives import carried
+from samovar.changelog.formats.waiting import WaitingEvent
 from samovar.changelog.log import Headers, Pair, Records
 from samovar.changelog.partitioner import key_text
 from samovar.common.tunables import DEFAULTS, Tunables
@@ -58,6 +59,17 @@ class UserStreamSource(StreamSource):
         for each in records:
             places = zip(*self.origins(each), strict=True)
             self._keep(each, [row for row, place in enumerate(places) if place in waiting])
+
+    def take_back(self, stream: str, events: Sequence[WaitingEvent]) -> int:
+        last, number = super().take_back(stream, events), self.sources[stream].number
+        pending = self.buffer.pending
+        waiting = set(zip(pending.stream.tolist(), pending.partition.tolist(), pending.offset.tolist(), strict=True))
+        for event in events:
+            place, record = (number, event.partition, event.offset), (event.key, event.value)
+            if place in waiting:
+                self.kept[place] = record, ()
+                self._kept_bytes += _size(record)
+        return last
 
     def _keep(self, records: Records, rows: Sequence[int]) -> None:
         number, (partitions, offsets) = self.by_topic[records.topic].number, self.origins(records)

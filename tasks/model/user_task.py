@@ -119,6 +119,16 @@ class TimerTask(Protocol):
 
 
 @runtime_checkable
+class RepartitionableTask(Protocol):
+    """Can be spread over another number of partitions (`samovar repartition`): it knows whose its rows are."""
+
+    def key_of(self, store: str | None, name: str) -> str | None:
+        """The key of the events that a row of a store, or a timer (store is None), belongs to. None: to no key; such a
+        row must be the same in all partitions.
+        """
+
+
+@runtime_checkable
 class ClosableTask(Protocol):
     """Wants to let go of what `init` took. It reads its stores, and writes nothing. Not called after a crash."""
 

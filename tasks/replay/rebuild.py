@@ -19,6 +19,7 @@ from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
 from samovar.common.errors import Refused
 from samovar.patterns.engine.replay import may_burst
+from samovar.patterns.explain.key_trace import iso_time
 from samovar.state.store import TaskStore
 from samovar.tasks.input.source import numbered
 from samovar.tasks.input.startup_checks import recover_waiting
@@ -81,6 +82,26 @@ def journal_of(log: Log, plan: Plan, partition: int) -> list[JournalEntry]:
     return entries
 
 
+def refuse_repartitioned(entries: Sequence[JournalEntry], start: Position | None, partition: int) -> None:
+    """Refuse to fold anything from before the last repartition: its input is in other partitions, its journal gone."""
+    fact = entries[0].facts.get("repartitioned") if entries else None
+    if fact is not None and not begins_after_repartition(entries, start):
+        raise Refused(
+            "state-repartitioned",
+            f"the service was repartitioned from {fact['from']} to {fact['to']} partitions at"
+            f" {iso_time(fact['at_ms'])}: the state of partition {partition} cannot be folded from before that",
+            "Its changelog has all of it: `samovar restore`. What came since then is folded from a snapshot that was"
+            " taken since.",
+        )
+
+
+def begins_after_repartition(entries: Sequence[JournalEntry], start: Position | None) -> bool:
+    """Whether a stored state is not from before the repartition with which the journal begins, if it begins so."""
+    fact = entries[0].facts.get("repartitioned") if entries else None
+    known = None if start is None or start.repartitioned is None else start.repartitioned.at_ms
+    return known == (None if fact is None else fact["at_ms"])
+
+
 def entries_of(log: Log, at: TopicPartition) -> list[JournalEntry]:
     """All that a partition of a journal holds."""
     values = [value for records in read_all(log, at) for _, value in records.pairs()]
@@ -132,6 +153,7 @@ class SourceReplay:
                 f"the journal of partition {self.partition} is empty, so that nobody knows which rules ran",
                 "If the service never ran, there is nothing to rebuild.",
             )
+        refuse_repartitioned(self.journal, start, partition)
         # With a start, all up to its position is done; else the first entry says which rules began, and where.
         done = [entry for entry in entries if entry.number <= (entries[0].number if start is None else start.journal)]
         self.entries = list(entries[len(done) :])

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from samovar.changelog.formats.journal import EntryKind, effective_entries
-from samovar.changelog.formats.record import BOOK, POSITION, ROW, STORM, USER, Position, row_parts
+from samovar.changelog.formats.record import BOOK, POSITION, ROW, STORM, USER, WAITING, Position, row_parts
 from samovar.changelog.log import Append, Delivery, GroupConfig, Log, Member, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.state.store import Change, Readable
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.replay.rebuild import ReplayEnd, journal_of, plan_at
 
-LOGGED = (POSITION, ROW, USER, STORM, BOOK)  # what the rows of a changelog begin with, in order
+LOGGED = (POSITION, WAITING, ROW, USER, STORM, BOOK)  # what the rows of a changelog begin with, in order
 JOIN_S = 60.0
 
 

@@ -31,14 +31,19 @@ ALL_SETTLED = SettledRecords(NEVER, frozenset())  # whatever is put aside was pu
 EXPIRED = "Give the topic a longer retention. Rebuild from a snapshot that was taken after the rule came."
 
 
-def warm_offsets(log: Log, plan: Plan, partition: int, rules: Sequence[str]) -> dict[str, int]:
-    """Where the fold begins: at the first records of each stream that were logged since the earliest time asked for."""
+def warm_offsets(
+    log: Log, plan: Plan, partition: int, rules: Sequence[str], earliest: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Where the fold begins: at the first records of each stream that were logged since the earliest time asked for.
+    Not before `earliest`, where a repartition has put keys into other partitions.
+    """
     assert plan.ruleset_change is not None
     times = [plan.ruleset_change.policies[rule].warm_from_ms for rule in rules]
     since_ms = min(each for each in times if each is not None)
     places = {spec.stream: TopicPartition(spec.topic, partition) for spec in plan.inputs}
     begins = {at: bounds.begin for at, bounds in log.bounds(list(places.values())).items()}
-    return {stream: max(log.offset_at(at, since_ms), begins[at]) for stream, at in places.items()}
+    floor = earliest or {}
+    return {stream: max(log.offset_at(at, since_ms), begins[at], floor.get(stream, 0)) for stream, at in places.items()}
 
 
 def warm_rows(

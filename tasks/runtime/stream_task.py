@@ -21,6 +21,7 @@ import numpy as np
 from samovar.changelog.cursors import RecordSlice
 from samovar.changelog.formats import record
 from samovar.changelog.log import Delivery, Log, Records, TopicPartition
+from samovar.changelog.restore.point_in_time import follows_replaced
 from samovar.changelog.restore.restore import ChangelogPartition, Restore, checkpoint_of, next_step
 from samovar.common.errors import Refused
 from samovar.common.failpoints import hit
@@ -165,9 +166,12 @@ class StreamTask:
         self.changelog = ChangelogPartition.load(self.log, at, self.config.delete_retention_ms, self.plan.service)
         record.refuse_others(self._stored_position(), self.plan.service, f"the state in {self.folder}")
         checkpoint = checkpoint_of(self.store)
-        start = next_step(checkpoint, self.changelog, self.clock.wall_ms())
+        is_stale = checkpoint is not None and follows_replaced(checkpoint, self.log, self.changelog)
+        start = None if is_stale else next_step(checkpoint, self.changelog, self.clock.wall_ms())
+        if is_stale:
+            self.notes.append(f"{self.name}: the service was repartitioned, and the store was replaced whole")
         if checkpoint is None or start is None:
-            if checkpoint is not None:
+            if checkpoint is not None and not is_stale:
                 self.notes.append(f"{self.name}: the store is too old to be tailed, and was replaced whole")
             self.store.close()
             self._storage.wipe()
@@ -335,7 +339,8 @@ class StreamTask:
             change, self._ended_by = self._without(change, self._ended_by), None
         warm: list[Change] = []
         while change.warm:  # a rule that goes over the budget comes in quarantined, and with no history
-            since = warm_offsets(self.log, change.plan, self.partition, change.warm)
+            cut = None if processor.repartitioned is None else processor.repartitioned.inputs
+            since = warm_offsets(self.log, change.plan, self.partition, change.warm, cut)
             change = replace(change, warm_from=since)
             specs = numbered(processor.position(), change.plan.inputs)
             budget = replace(self.config.budget, mark=self._mark.path)

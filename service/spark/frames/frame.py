@@ -31,7 +31,6 @@ from samovar.changelog.spark.source import Condition, Frame, register
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.config.loading import load_service
-from samovar.service.query.events import GONE
 from samovar.service.query.read import offset_of
 from samovar.service.topology.logs import opened
 from samovar.service.topology.stores import StateLocation, site_of
@@ -233,18 +232,8 @@ def narrowed_parts(
 
 def records_of(log: Log, part: FrameRange) -> Iterator[Records]:
     """The records of a range. What retention took is refused, or passed over where the range says so."""
-    at, start = TopicPartition(part.topic, part.partition), part.start
-    while start < part.end:
-        try:
-            for records in PartitionCursor(log, at, start).read_to(part.end):
-                start = records.next
-                yield records
-            return
-        except Refused as refused:
-            begin = log.bounds([at])[at].begin
-            if not part.may_skip or refused.code not in GONE or begin <= start:
-                raise
-            start = begin
+    at = TopicPartition(part.topic, part.partition)
+    return PartitionCursor(log, at, part.start, available=part.may_skip).read_to(part.end)
 
 
 def ranges_of(parts: Sequence[FrameRange]) -> list[Range]:

@@ -6,7 +6,7 @@
     class Count(samovar.Task):                      # a user-defined task: docs/tasks.md
         def process(self, event, ctx): ...
 
-    samovar.register_spark(spark)                   # then: spark.read.format("samovar"), readStream, write
+    samovar.register_spark(spark)                   # the format "samovar", to read and to write: docs/spark.md
 
 The names below are loaded when they are first used, so that importing samovar costs nothing.
 """
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         Event,
         InitableTask,
         NamedStore,
-        RepartitionableTask,
         Task,
         TimerTask,
         WindowableTask,
@@ -39,7 +38,6 @@ __all__ = [
     "InitableTask",
     "Match",
     "NamedStore",
-    "RepartitionableTask",
     "Result",
     "RuleError",
     "Rules",

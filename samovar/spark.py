@@ -1,7 +1,5 @@
-"""Samovar inside Spark: docs/spark.md.
-
-samovar.spark.register(spark)                              # the format "samovar"
-alerts = samovar.spark.match(purchases, rules, topics="purchase")
+"""Samovar inside Spark, as docs/spark.md says: `register(spark)` makes the format `samovar` known to a session, and
+`match(events, rules)` runs rules on a data frame.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ GivenRules: TypeAlias = Rules | Sequence[Rule] | str | Path
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchOptions:
+class FrameMatchOptions:
     """How events are read, and the limits of the matcher, as of `Rules.run`."""
 
     topics: tuple[str, ...]
@@ -83,7 +83,7 @@ def match(
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     columns = [*_place_columns(events, names, time), _quoted(type)]
     until_ms = None if flush else events.selectExpr(columns[0]).groupBy().max(MS).collect()[0][0]
-    options = MatchOptions(
+    options = FrameMatchOptions(
         topics=names,
         type=type,
         until_ms=until_ms,
@@ -160,7 +160,7 @@ def _key_columns(events: DataFrame, rule: Rule) -> tuple[str, ...]:
 
 
 def _matches(
-    rules: tuple[Rule, ...], options: MatchOptions, batches: Iterator[pa.RecordBatch]
+    rules: tuple[Rule, ...], options: FrameMatchOptions, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The alerts in all rows of one task."""
     import pyarrow as pa  # noqa: PLC0415 - on executors only

@@ -339,6 +339,7 @@ def test_rights_are_the_least_that_do(load: Callable[[str], ServiceFile]) -> Non
         **{("operators", "topic", name): both for name in ("a", "f-changelog", "f-journal", "f-access", "f-redriven")},
         **{("operators", "topic", name): read for name in ("f-alerts", "f-dead-letters", RULES)},
         ("operators", "topic", "f-audit"): write,
+        **{(who, "topic", "f.repartition.switch"): ("DESCRIBE",) for who in ("service", "http", "operators")},
         ("operators", "group", "f"): ("READ",),
         ("operators", "group", "f-redrive"): ("READ",),
         ("operators", "transactional-id", "f-"): ("WRITE",),

@@ -17,6 +17,7 @@ from samovar.tasks.runtime.collector import collector_off
 from samovar.tasks.runtime.container import CALM_S, TROUBLE_S, Container
 from tests.simulation.scenario import (
     START_MS,
+    ChangeParam,
     Cycle,
     FailCall,
     Failure,
@@ -80,6 +81,24 @@ match: |
     ![any where true] with for=2s
     [a where seen(n, 1m)] as one
     [a where n != one.n] with runs=2 as two
+"""
+
+
+MANY = """
+rule: many
+match: |
+  session by u with gap=1s, max=12s
+    [b where n >= $least]
+    [c where true] as b1
+    [b where n / 2 < 1.5] as b2
+emit:
+  closing: 'last(n)'
+  total: 'sum(n)'
+  odd: 'sum(n * 2 + 1)'
+  many: 'count()'
+  least: 'min(n)'
+  kinds: 'distinct(f)'
+params: {least: 1}
 """
 
 
@@ -165,6 +184,20 @@ def test_one_that_stood_still_while_it_left_does_not_free_the_slot_of_another() 
     streams = {"left": LEFT_AND_RIGHT["left"]}
     steps = [Cycle(0), Cycle(0), Cycle(0), FailCall(0, "leave", 1, Failure.PAUSE), Stop(0, leaves=True), Cycle(0)]
     simulate(replace(scenario(SINGLE, *steps), streams=streams, slots=(0, 0)))
+
+
+def test_rules_are_published_while_a_restart_with_other_parameters_builds_its_index() -> None:
+    """What the restart had to write was not committed yet when the change came in, which ended the process."""
+    streams = {"left": {**LEFT_AND_RIGHT["left"], "slack": "400ms", "idle": "2s", "partitions": 2}}
+    events = [
+        record("left", "c", 2_600, u="u1", n=0),
+        record("left", "c", 3_100, n=2.25, v="u1", f="q"),
+        record("left", "b", 4_000, n=0, v="u0", f="p"),
+    ]
+    restart = [Stop(0, leaves=True), Cycle(0), Cycle(0), ChangeParam(3, (0,)), Cycle(0)]
+    steps = [Settle(), *events, Cycle(0), *restart, Publish("disable", "many", drain=True)]
+    made = scenario(MANY, *steps, user_task=True, whole_states=3, index_rows=1, header_bytes=135)
+    simulate(replace(made, streams=streams, partitions=2))
 
 
 @pytest.mark.parametrize("count", range(1, 6))

@@ -663,8 +663,10 @@ class World:
             self.is_calm = False
 
     def is_at_rest(self) -> bool:
-        containers = [node.container for node in self.nodes]
-        tasks = [task for each in containers if each is not None for task in each.tasks.values()]
+        containers = [node.container for node in self.nodes if node.container is not None]
+        if any(each.plan.book != self.plans()[0].book for each in containers):  # a quarantine was just written
+            return False
+        tasks = [task for each in containers for task in each.tasks.values()]
         places = {(task.plan.stage, task.partition) for task in tasks}
         wanted = {(plan.stage, number) for plan in self.plans() for number in range(self.scenario.partitions)}
         slots = [node.slot for node in self.nodes if node.holds_slot]  # of two in one, one has to give way

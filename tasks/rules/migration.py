@@ -61,7 +61,7 @@ def rules_facts(plan: Plan) -> dict[str, Any]:
 
 
 def is_due(standing: Plan, wanted: Plan, watermark: int | None) -> bool:
-    """Whether a task has a change before it: another book, other parameters, or a version that has drained."""
+    """Whether a task has a change before it: another change, other parameters, or a version that has drained."""
     if wanted.ruleset_change is None:
         return False
     if standing.ruleset_change is None or standing.ruleset_change.change != wanted.ruleset_change.change:

@@ -664,7 +664,9 @@ class World:
 
     def is_at_rest(self) -> bool:
         containers = [node.container for node in self.nodes if node.container is not None]
-        if any(each.plan.book != self.plans()[0].book for each in containers):  # a quarantine was just written
+        if any(
+            each.plan.ruleset_change != self.plans()[0].ruleset_change for each in containers
+        ):  # a quarantine was just written
             return False
         tasks = [task for each in containers for task in each.tasks.values()]
         places = {(task.plan.stage, task.partition) for task in tasks}

@@ -78,20 +78,21 @@ def cache_folder(*parts: str) -> Path:
 
 def kafka_jars(java: Java, say: Say) -> list[Path]:
     """The jars of a broker, fetched where they are not there yet."""
-    return cached_jars(cache_folder("kafka", VERSION), java, WANTED, say, f"Kafka {VERSION}", "kafka-jars-missing")
+    what = f"Kafka {VERSION}"
+    try:
+        return cached_jars(cache_folder("kafka", VERSION), java, WANTED, say, what)
+    except NotFetched as failed:
+        raise Refused("kafka-jars-missing", f"{what}: {failed.what}", failed.hint, failed.tried) from None
 
 
-def cached_jars(folder: Path, java: Java, wanted: Sequence[Name], say: Say, what: str, code: str) -> list[Path]:
-    """Jars and all that they need, fetched where they are not there yet; refused with the code where that fails."""
+def cached_jars(folder: Path, java: Java, wanted: Sequence[Name], say: Say, what: str) -> list[Path]:
+    """Jars and all that they need, fetched where they are not there yet."""
     if not folder.is_dir():
         say(f"fetching {what} into {folder} (once)")
-        try:
-            fetch(folder, java, wanted)
-        except NotFetched as failed:
-            raise Refused(code, f"{what}: {failed.what}", failed.hint, failed.tried) from None
+        fetch(folder, java, wanted)
     jars = sorted(folder.glob("*.jar"))
     if not any(jar.name == f"{wanted[0][1]}-{wanted[0][2]}.jar" for jar in jars):
-        raise Refused(code, f"{folder} holds no {what}", f"Delete {folder} and try again.")
+        raise NotFetched(f"{folder} does not hold it", f"Delete {folder} and try again.")
     return jars
 
 

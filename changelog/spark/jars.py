@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from samovar.changelog.broker.jars import Java, Say, cache_folder, cached_jars, find_java
+from samovar.changelog.broker.jars import Java, NotFetched, Say, cache_folder, cached_jars, find_java
 from samovar.common.errors import Refused
 
 SPARK = "4.0.0"  # another PySpark reads Kafka by the reader that the service uses
@@ -31,8 +31,11 @@ def pyspark_version() -> str:
 
 def connector_jars(java: Java, say: Say) -> list[Path]:
     """The jars that Spark needs to read Kafka, fetched where they are not there yet."""
-    what, code = f"Spark's Kafka connector {SPARK}", "spark-connector-missing"
-    jars = cached_jars(cache_folder("spark", SPARK), java, [CONNECTOR], say, what, code)
+    what = f"Spark's Kafka connector {SPARK}"
+    try:
+        jars = cached_jars(cache_folder("spark", SPARK), java, [CONNECTOR], say, what)
+    except NotFetched as failed:
+        raise Refused("spark-connector-missing", f"{what}: {failed.what}", failed.hint, failed.tried) from None
     known = {_library(jar) for jar in _pyspark().glob("jars/*.jar")}
     return [jar for jar in jars if _library(jar) not in known]
 

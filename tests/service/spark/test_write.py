@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -50,7 +51,18 @@ def moment(ms: int) -> datetime:
 # ---------------------------------------------------------------- rows
 
 
-def test_rows_become_events_as_produce_writes_them(service: Service, tmp_path: Path) -> None:
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The zone of the process."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+def test_rows_become_events_as_produce_writes_them(service: Service) -> None:
     """With the stream's key and its partition; columns of ours give time and type, and are no fields."""
     instant = moment(START)
     rows: list[Mapping[str, Any]] = [

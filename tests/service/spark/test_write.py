@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+import uuid
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -50,7 +52,18 @@ def moment(ms: int) -> datetime:
 # ---------------------------------------------------------------- rows
 
 
-def test_rows_become_events_as_produce_writes_them(service: Service, tmp_path: Path) -> None:
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The zone of the process."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+def test_rows_become_events_as_produce_writes_them(service: Service) -> None:
     """With the stream's key and its partition; columns of ours give time and type, and are no fields."""
     instant = moment(START)
     rows: list[Mapping[str, Any]] = [
@@ -123,6 +136,17 @@ def test_a_batch_that_is_repeated_is_written_once(service: Service) -> None:
     assert len(events(service)) == 3
     with opened(service.settings) as log:
         assert (read_batch(log, "s-spark", "q"), read_batch(log, "s-spark", "r")) == (1, 1)
+
+
+def test_a_batch_that_is_repeated_on_kafka(service: Service, kafka: str) -> None:
+    name = f"write-{uuid.uuid4().hex[:8]}"
+    text = service.config.read_text().replace("service: s", f"service: {name}")
+    text = text.replace("{key:", f"{{topic: {name}, key:")
+    service.config.write_text(text + f'log: {{kafka: {{bootstrap: "{kafka}"}}}}\n')
+    to = sink(service, query="q")
+    for batch in (0, 1, 1, 0):
+        to.commit([to.pack(iter([purchase("c1", batch, 5)]))], batch)
+    assert [row[1] for row in events(service)] == [moment(START), moment(START + 1_000)]
 
 
 def test_of_a_query_that_runs_twice_one_writes(service: Service) -> None:

@@ -234,6 +234,33 @@ def test_a_task_that_does_not_know_whose_its_rows_are_is_refused(tmp_path: Path)
         assert log.topics(["r-journal"])["r-journal"].partitions == 3
 
 
+def test_published_rules_go_on_and_no_storm_is_forgotten(tmp_path: Path) -> None:
+    service = serve(tmp_path / "s", 2, PAIRS, "storm: {alerts: 1000, rules: {pairs: {alerts: 2, per: 1h}}}\n")
+    events = [
+        {"type": "ab"[at // 7 % 2], "ts": FIRST_TIME + 2_000 * at, "u": f"k{at % 7}", "n": 1} for at in range(240)
+    ]
+    later = tmp_path / "later.yml"
+    later.write_text(PAIRS["pairs"].replace("pairs", "later").replace("1h", "1m"))
+    service.process(events[:100])
+    published = small.run("rules", "publish", service.config, later, "--yes")
+    assert published.exit_code == 0, published.output
+    service.process(events[100:160])
+    before = alerts_of(service)
+    assert before["pairs"] > 0, before
+    assert before["later"] > 0, before
+    service.to(3)
+    service.process(events[160:])
+    after = alerts_of(service)
+    assert after["later"] > before["later"], after
+    # Each partition was over its limit in the hour at hand, and so are the new ones.
+    assert after["pairs"] == before["pairs"], after
+
+
+def alerts_of(service: Service) -> Counter[str]:
+    """How many there are of each rule."""
+    return Counter(rule for each in service.results().elements() for rule in [json.loads(each)["rule"]])
+
+
 def test_an_input_that_has_grown_is_taken_over(tmp_path: Path) -> None:
     """Its new partitions are read from their beginning; what moved before it was taken over is put back by redrive."""
     service = serve(tmp_path / "s", 2, PAIRS)

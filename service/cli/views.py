@@ -1,9 +1,10 @@
-"""The commands of views: views list, show, rebuild, refresh, query, rollback, path."""
+"""The commands of views: views list, show, rebuild, refresh, query, get, rollback, path."""
 
 from __future__ import annotations
 
 import json as jsonlib
 import sys
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import typer
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import Config, Json, Master, Name, add_group
+from samovar.service.cli.options import Config, Json, Master, Name, add_group, service_log
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
 from samovar.service.spark.progress import ProgressDisplay
@@ -33,6 +34,7 @@ from samovar.service.views.commands import (
     roll_back,
     show,
 )
+from samovar.service.views.serving import ViewServer
 from samovar.service.views.store import never_made
 
 FAILED = 1
@@ -191,6 +193,31 @@ def _table(found: QueryRows) -> str:
 
 def _cell(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
+
+
+@views.command("get")
+def views_get(
+    config: Config,
+    name: Name,
+    key: Annotated[list[str], typer.Argument(metavar="KEY...", show_default=False)],
+    *,
+    json: Json = False,
+) -> None:
+    """Show the row of a key, of a view that is served: its version's, completed by what came since. No Spark is needed.
+
+    KEY is a value for each column of the view's key, in their order. Exit codes: 0 fine, 2 wrong usage or refused.
+    """
+    with service_log(config) as (settings, log), closing(ViewServer(settings, log)) as served:
+        found = served.get(name, key)
+        record_reading(log, settings, "views get", {"view": name})
+    if json:
+        print(jsonlib.dumps(found.to_json(), ensure_ascii=False))
+        return
+    for column, value in found.row.items():
+        print(f"{column}: {_cell(plain(value))}")
+    made = f"version {found.manifest.version}, made {iso_time(found.manifest.made_ms)}"
+    since = "" if found.records_since is None else f", {found.records_since:,} records since"
+    print(f"{made}{since}, " + ("all of them in it" if found.live else f"not in it: {found.reason}"))
 
 
 @views.command("rollback")

@@ -88,7 +88,7 @@ class RecordFrame:
         with opened(self.settings) as log:
             at = TopicPartition(part.topic, part.partition)
             for records in PartitionCursor(log, at, part.start).read_to(part.end):
-                yield from self._batches(records, columns)
+                yield from self.batches(records, columns)
 
     def ranges(self, log: Log) -> Sequence[Range]:  # noqa: ARG002 - as a frame has it
         return ranges_of(self.parts)
@@ -98,9 +98,10 @@ class RecordFrame:
         while (at := feed.coming()) is not None:
             records = feed.take(at)
             if records is not None:
-                yield from self._batches(records, columns)
+                yield from self.batches(records, columns)
 
-    def _batches(self, records: Records, columns: Columns) -> Iterator[pa.RecordBatch]:
+    def batches(self, records: Records, columns: Columns) -> Iterator[pa.RecordBatch]:
+        """Rows of records; `columns` is what the field of this name gives."""
         empty = np.flatnonzero(records.keys.starts == records.keys.ends)
         keyless = np.zeros(len(records), np.bool_)
         keyless[empty] = [records.key(row) is None for row in empty.tolist()]

@@ -22,7 +22,8 @@ SQL = """
 select card, count(*) as n, count(amount) as paid, round(sum(amount), 2) as spent, sum(items) items,
   min(amount) as least, max(country) as last_name, max_by(country, _offset) as last_country,
   min_by(amount, _offset) filter (where amount > 1) as first_big, avg(items) as mean,
-  sum(case when country in ('FR', 'DE') then 1 else 0 end) as abroad, count_if(coalesce(ok, false)) as oks, bool_and(ok) as all_ok,
+  sum(case when country in ('FR', 'DE') then 1 else 0 end) as abroad, count_if(coalesce(ok, false)) as oks,
+  bool_and(ok) as all_ok,
   max(date_trunc('hour', _event_time)) as hour, coalesce(sum(amount), 0.0) / count(*) as per_row
 from purchase
 where not (country = 'XX') and (amount is null or amount between 0.5 and 500)
@@ -108,7 +109,8 @@ def test_what_cannot_be_completed_says_why(sql: str, reason: str) -> None:
 
 @pytest.mark.parametrize("groups", ["all", "1, 2", "day, date_trunc('hour', _event_time)", "day, hour"])
 def test_groups_are_named_in_any_way(groups: str) -> None:
-    sql = f"select day, date_trunc('hour', _event_time) as hour, max(p.emit.probes) as m from purchase p group by {groups}"
+    columns = "day, date_trunc('hour', _event_time) as hour, max(p.emit.probes) as m"
+    sql = f"select {columns} from purchase p group by {groups}"
     query = live_query(sql, ["hour", "day"], TABLES)
     assert list(query.key) == ["hour", "day"]  # in the order of the view's key
     time = datetime(2026, 1, 5, 8, 30, 1, tzinfo=UTC)

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, TypeAlias
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import TokenType
 
 STATE = "_samovar_state_"  # columns of states begin so
 Row: TypeAlias = Mapping[str, Any]
@@ -42,7 +41,7 @@ ARITHMETIC: dict[type[exp.Expression], Callable[[Any, Any], Any]] = {
 AGGREGATES = (
     exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, exp.ArgMax, exp.ArgMin, exp.CountIf, exp.LogicalOr, exp.LogicalAnd
 )  # fmt: skip
-STATE_OF = {
+STATE_OF: dict[type[exp.Expression], str] = {
     exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.LogicalOr: "max", exp.LogicalAnd: "min", exp.ArgMax: "max_by",
     exp.ArgMin: "min_by",
 }  # fmt: skip
@@ -146,8 +145,8 @@ def splice(sql: str, query: LiveQuery) -> str:
     """The query with the states behind its own columns; all else as it was written."""
     depth = 0
     for token in sqlglot.tokenize(sql, dialect="spark"):
-        depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
-        if token.token_type is TokenType.FROM and not depth:
+        depth += (token.token_type.name == "L_PAREN") - (token.token_type.name == "R_PAREN")
+        if token.token_type.name == "FROM" and not depth:
             added = "".join(f", {text} as {name}" for name, text in state_columns(query).items())
             return f"{sql[: token.start].rstrip()}\n{added} {sql[token.start :]}"
     raise NotLive("it reads no table")
@@ -454,7 +453,7 @@ class _Reader:
         return Typed(value.kind, lambda row: _round(value.of(row), places))
 
     def _truncated(self, node: exp.TimestampTrunc) -> Typed | None:
-        value, unit = self.typed(node.this), node.unit.name.lower()
+        value, unit = self.typed(node.this), str(node.text("unit")).lower()
         if value.kind != "time" or unit not in UNITS[2:]:
             return None
         smaller = UNITS[: UNITS.index(unit)]

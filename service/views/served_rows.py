@@ -77,7 +77,7 @@ def pack_value(kind: str, value: Any) -> bytes:
     if kind in WHOLE:
         return b"\2" + _whole(value, 8)
     if kind in ("double", "float"):
-        (bits,) = struct.unpack(">Q", struct.pack(">d", value + 0.0))  # -0.0 is 0.0
+        bits = int.from_bytes(struct.pack(">d", value + 0.0), "big")  # -0.0 is 0.0
         return b"\3" + ((bits ^ (1 << 64) - 1) if bits >> 63 else bits | 1 << 63).to_bytes(8, "big")
     if kind == "date":
         return b"\5" + _whole(value.toordinal() - _DAY, 8)
@@ -86,7 +86,7 @@ def pack_value(kind: str, value: Any) -> bytes:
     decimal = _DECIMAL.match(kind)
     if decimal is not None:
         return b"\7" + _whole(int(value.scaleb(int(decimal[1]))), 17)
-    return b"\4" + value.encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0\0"
+    return b"\4" + str(value).encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0\0"
 
 
 def _whole(number: int, size: int) -> bytes:

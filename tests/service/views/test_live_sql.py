@@ -62,8 +62,8 @@ def test_old_states_and_new_rows_are_all_rows(rows: list[dict[str, Any]], cut: i
     query = live_query(SQL, ["card"], TABLES)
     held: dict[Any, list[Any]] = {}
     # The states of the older rows are those that the spliced query gives, as a version has them.
-    for card, row in rows_of(splice(SQL, query), rows[:cut]).items():
-        held[card] = query.unpacked(row[-len(state_columns(query)) :])
+    for card, found in rows_of(splice(SQL, query), rows[:cut]).items():
+        held[card] = query.unpacked(found[-len(state_columns(query)) :])
     newer: dict[Any, list[Any]] = {}
     for row in rows[cut:]:
         key = query.key_of(row)

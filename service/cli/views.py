@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,7 +24,6 @@ from samovar.service.runtime.processes import stopping
 from samovar.service.spark.progress import ProgressDisplay
 from samovar.service.spark.session import starting_for
 from samovar.service.topology.logs import opened
-from samovar.service.views.build import ViewBuild
 from samovar.service.views.commands import (
     QueryRows,
     ViewListing,
@@ -40,6 +39,9 @@ from samovar.service.views.commands import (
 )
 from samovar.service.views.serving import ViewServer
 from samovar.service.views.store import never_made
+
+if TYPE_CHECKING:
+    from samovar.service.views.build import ViewBuild
 
 FAILED = 1
 

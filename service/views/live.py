@@ -11,9 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.partitioner import partition_of
@@ -25,17 +23,14 @@ from samovar.service.views.served_rows import RowCodec
 from samovar.service.views.sources import Sources, stream_tables
 from samovar.service.views.store import ViewManifest
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 WAIT_S = 1.0  # for records that the log says are there: a transaction may be open
 LOOK_S = 10.0  # between two looks at how many partitions there are
 POLL_RECORDS = 20_000
 COMPACTED = ("states", "changes", "labels")  # tables whose rows are replaced
-OF_ARROW = {
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.bool_(): "boolean",
-}
+OF_ARROW = {"int32": "int", "int64": "bigint", "double": "double", "string": "string", "bool": "boolean"}
 
 
 def append_only(sources: Sources, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -51,10 +46,11 @@ def append_only(sources: Sources, names: Sequence[str]) -> dict[str, dict[str, s
 def _types(fields: Any, before: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for each in fields:
-        kind = each.type
-        found[before + each.name] = "timestamp" if pa.types.is_timestamp(kind) else OF_ARROW.get(kind, str(kind))
-        if pa.types.is_struct(kind):
-            found |= _types([kind.field(place) for place in range(kind.num_fields)], f"{before}{each.name}\0")
+        kind = str(each.type)
+        found[before + each.name] = "timestamp" if kind.startswith("timestamp") else OF_ARROW.get(kind, kind)
+        if kind.startswith("struct<"):
+            fields_of = [each.type.field(place) for place in range(each.type.num_fields)]
+            found |= _types(fields_of, f"{before}{each.name}\0")
     return found
 
 

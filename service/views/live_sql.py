@@ -51,7 +51,7 @@ class NotLive(Exception):
     """The reason for which a view cannot be completed."""
 
 
-class Typed(NamedTuple):
+class TypedExpression(NamedTuple):
     """What an expression gives: its kind, and the value for a row (or for the key and the states of a group)."""
 
     kind: str
@@ -59,7 +59,7 @@ class Typed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class AggregateState:
     """What an aggregate holds of a group's rows: the value of `sql`; of max_by and min_by, also of `order_sql`."""
 
     how: str  # count, sum, min, max, max_by or min_by
@@ -100,10 +100,10 @@ class LiveQuery:
     table: str
     columns: frozenset[str]  # of the table, that are read
     where: Evaluate | None
-    key: Mapping[str, Typed]
+    key: Mapping[str, TypedExpression]
     plain_key: Mapping[str, str]  # columns of the key that are columns of the table as they are
-    states: tuple[State, ...]
-    outputs: Mapping[str, Typed]
+    states: tuple[AggregateState, ...]
+    outputs: Mapping[str, TypedExpression]
 
     def add(self, held: list[Any] | None, row: Row) -> list[Any]:
         """The states of a group with one more row."""
@@ -184,9 +184,9 @@ class _Reader:
     def __init__(self, table: str, alias: str, columns: Mapping[str, str]) -> None:
         self.table, self.alias, self.types = table, alias.lower(), columns
         self.read_columns: set[str] = set()
-        self.key: dict[str, Typed] = {}
+        self.key: dict[str, TypedExpression] = {}
         self.groups: dict[str, int] = {}  # by their SQL, the place in the key
-        self.states: list[State] = []
+        self.states: list[AggregateState] = []
         self.columns_are_rows = True
 
     def read(self, query: exp.Select, key: Sequence[str]) -> LiveQuery:
@@ -244,7 +244,7 @@ class _Reader:
 
     # ------------------------------------------------------------ expressions
 
-    def typed(self, node: exp.Expression) -> Typed:
+    def typed(self, node: exp.Expression) -> TypedExpression:
         if isinstance(node, exp.Paren):
             return self.typed(node.this)
         if not self.columns_are_rows:
@@ -255,7 +255,9 @@ class _Reader:
             path, kind = self._path(node)
             names = path.split("\0")
             self.read_columns.add(names[0])
-            return Typed(kind, operator.itemgetter(path) if len(names) == 1 else lambda row: _part(row, names))
+            return TypedExpression(
+                kind, operator.itemgetter(path) if len(names) == 1 else lambda row: _part(row, names)
+            )
         found = self._expression(node)
         if found is None:
             raise NotLive(f"`{node.sql('spark')}` is not computed here")
@@ -276,11 +278,11 @@ class _Reader:
         whole = known.get("\0".join(names).lower())
         return None if whole is None else (whole, KINDS.get(self.types[whole], "other"))
 
-    def _of_group(self, node: exp.Expression) -> Typed | None:
+    def _of_group(self, node: exp.Expression) -> TypedExpression | None:
         """A value of the key, or an aggregate."""
         place = self.groups.get(node.sql("spark"))
         if place is not None:
-            return Typed(list(self.key.values())[place].kind, operator.itemgetter(place))
+            return TypedExpression(list(self.key.values())[place].kind, operator.itemgetter(place))
         condition = None
         if isinstance(node, exp.Filter):
             node, condition = node.this, node.expression.this
@@ -294,7 +296,7 @@ class _Reader:
             raise NotLive(f"`{node.sql('spark')}` cannot be completed by new rows alone")
         return None
 
-    def _aggregate(self, node: exp.Expression, condition: exp.Expression | None) -> Typed:
+    def _aggregate(self, node: exp.Expression, condition: exp.Expression | None) -> TypedExpression:
         if node.find(exp.Distinct):
             raise NotLive(f"`{node.sql('spark')}` must know all older values to count a new one")
         text = node.sql("spark")
@@ -302,7 +304,7 @@ class _Reader:
             given = [node.this, *node.expressions]
             if len(given) > 1:
                 raise NotLive(f"`{text}` is not computed here")
-            value = Typed("int", lambda _: 1) if isinstance(node.this, exp.Star) else self.typed(node.this)
+            value = TypedExpression("int", lambda _: 1) if isinstance(node.this, exp.Star) else self.typed(node.this)
             return self._state("int", "count", text, value.of, condition)
         if isinstance(node, exp.CountIf):
             flag = self.flag(node.this).of
@@ -314,7 +316,7 @@ class _Reader:
             argument = node.this.sql("spark")
             total = self._state("double", "sum", f"sum({argument})", value.of, condition)
             count = self._state("int", "count", f"count({argument})", value.of, condition)
-            return Typed("double", lambda at: None if total.of(at) is None else total.of(at) / count.of(at))
+            return TypedExpression("double", lambda at: None if total.of(at) is None else total.of(at) / count.of(at))
         order, order_sql = None, None
         if isinstance(node, exp.ArgMax | exp.ArgMin):
             ordered = self.typed(node.expression)
@@ -327,7 +329,7 @@ class _Reader:
     def _state(
         self, kind: str, how: str, text: str, value: Evaluate, condition: exp.Expression | None,
         order: Evaluate | None = None, order_sql: str | None = None,
-    ) -> Typed:  # fmt: skip
+    ) -> TypedExpression:  # fmt: skip
         """The place of an aggregate's state. Those that are asked for twice are held once."""
         if condition is not None:
             holds, only = self.flag(condition).of, f" filter (where {condition.sql('spark')})"
@@ -336,48 +338,48 @@ class _Reader:
         there = [each.sql for each in self.states]
         place = there.index(text) if text in there else len(there)
         if place == len(there):
-            self.states.append(State(how, text, value, order, order_sql))
+            self.states.append(AggregateState(how, text, value, order, order_sql))
         place += len(self.key)
         if order is not None:
-            return Typed(kind, lambda at: None if at[place] is None else at[place][1])
-        return Typed(kind, (lambda at: at[place] or 0) if how == "count" else operator.itemgetter(place))
+            return TypedExpression(kind, lambda at: None if at[place] is None else at[place][1])
+        return TypedExpression(kind, (lambda at: at[place] or 0) if how == "count" else operator.itemgetter(place))
 
-    def flag(self, node: exp.Expression) -> Typed:
+    def flag(self, node: exp.Expression) -> TypedExpression:
         found = self.typed(node)
         if found.kind not in ("flag", "null"):
             raise NotLive(f"`{node.sql('spark')}` is not a condition")
         return found
 
-    def _expression(self, node: exp.Expression) -> Typed | None:  # noqa: PLR0911, PLR0912 - one case per form
+    def _expression(self, node: exp.Expression) -> TypedExpression | None:  # noqa: PLR0911, PLR0912 - one case per form
         if isinstance(node, exp.Literal):
             return _literal(node)
         if isinstance(node, exp.Null | exp.Boolean):
             value = node.this if isinstance(node, exp.Boolean) else None
-            return Typed("null" if value is None else "flag", lambda _: value)
+            return TypedExpression("null" if value is None else "flag", lambda _: value)
         if isinstance(node, exp.And | exp.Or):
             one, other = self.flag(node.this).of, self.flag(node.expression).of
             ends = isinstance(node, exp.Or)
-            return Typed("flag", lambda row: _and_or(one(row), lambda: other(row), ends))
+            return TypedExpression("flag", lambda row: _and_or(one(row), lambda: other(row), ends))
         if isinstance(node, exp.Not):
             flag = self.flag(node.this).of
-            return Typed("flag", lambda row: None if (value := flag(row)) is None else not value)
+            return TypedExpression("flag", lambda row: None if (value := flag(row)) is None else not value)
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
             tested = self.typed(node.this).of
-            return Typed("flag", lambda row: tested(row) is None)
+            return TypedExpression("flag", lambda row: tested(row) is None)
         if type(node) in COMPARE:
             return self._compared(node.this, node.expression, COMPARE[type(node)])
         if isinstance(node, exp.Between) and not node.args.get("symmetric"):
             low = self._compared(node.this, node.args["low"], operator.ge).of
             high = self._compared(node.this, node.args["high"], operator.le).of
-            return Typed("flag", lambda row: _and_or(low(row), lambda: high(row), False))
+            return TypedExpression("flag", lambda row: _and_or(low(row), lambda: high(row), False))
         if isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
             each = [self._compared(node.this, item, operator.eq).of for item in node.expressions]
-            return Typed("flag", lambda row: _any(test(row) for test in each))
+            return TypedExpression("flag", lambda row: _any(test(row) for test in each))
         if type(node) in ARITHMETIC:
             return self._arithmetic(node)
         if isinstance(node, exp.Neg):
             value = self.typed(node.this)
-            return Typed(value.kind, _null_or(operator.neg, value.of)) if value.kind in NUMBERS else None
+            return TypedExpression(value.kind, _null_or(operator.neg, value.of)) if value.kind in NUMBERS else None
         if isinstance(node, exp.Case) and node.this is None:
             ifs = [(self.flag(each.this).of, each.args["true"]) for each in node.args["ifs"]]
             return self._chosen([flag for flag, _ in ifs], [value for _, value in ifs], node.args.get("default"))
@@ -385,7 +387,9 @@ class _Reader:
             return self._chosen([self.flag(node.this).of], [node.args["true"]], node.args.get("false"))
         if isinstance(node, exp.Coalesce):
             kind, values = self._alike([node.this, *node.expressions])
-            return Typed(kind, lambda row: next((value for of in values if (value := of(row)) is not None), None))
+            return TypedExpression(
+                kind, lambda row: next((value for of in values if (value := of(row)) is not None), None)
+            )
         if isinstance(node, exp.Round):
             return self._rounded(node)
         if isinstance(node, exp.TimestampTrunc):
@@ -393,11 +397,13 @@ class _Reader:
         if isinstance(node, exp.TsOrDsToDate) or (isinstance(node, exp.Cast) and node.to.is_type("date")):
             value = self.typed(node.this)
             if value.kind == "time" and not node.args.get("format"):
-                return Typed("date", _null_or(datetime.date, value.of))
+                return TypedExpression("date", _null_or(datetime.date, value.of))
             return value if value.kind == "date" else None
         return None
 
-    def _compared(self, left: exp.Expression, right: exp.Expression, how: Callable[[Any, Any], bool]) -> Typed:
+    def _compared(
+        self, left: exp.Expression, right: exp.Expression, how: Callable[[Any, Any], bool]
+    ) -> TypedExpression:
         one, other = self.typed(left), self.typed(right)
         one, other = _as_time(one, other.kind, left), _as_time(other, one.kind, right)
         kinds = {"number" if each.kind in NUMBERS else each.kind for each in (one, other)} - {"null"}
@@ -408,9 +414,9 @@ class _Reader:
             a, b = one.of(row), other.of(row)
             return None if a is None or b is None else how(_rank(a), _rank(b))
 
-        return Typed("flag", compared)
+        return TypedExpression("flag", compared)
 
-    def _arithmetic(self, node: exp.Expression) -> Typed | None:
+    def _arithmetic(self, node: exp.Expression) -> TypedExpression | None:
         one, other = self.typed(node.this), self.typed(node.expression)
         kinds, how = {one.kind, other.kind}, ARITHMETIC[type(node)]
         if not kinds <= NUMBERS or ("decimal" in kinds and "double" not in kinds):
@@ -423,7 +429,7 @@ class _Reader:
                 return None
             return how(float(a), float(b)) if is_float else how(a, b)
 
-        return Typed("double" if is_float else "int", computed)
+        return TypedExpression("double" if is_float else "int", computed)
 
     def _alike(self, nodes: Sequence[exp.Expression]) -> tuple[str, list[Evaluate]]:
         found = [self.typed(node) for node in nodes]
@@ -436,29 +442,29 @@ class _Reader:
 
     def _chosen(
         self, flags: Sequence[Evaluate], values: Sequence[exp.Expression], default: exp.Expression | None
-    ) -> Typed:
+    ) -> TypedExpression:
         kind, of = self._alike([*values, default or exp.Null()])
 
         def chosen(row: Any) -> Any:
             return next((value(row) for flag, value in zip(flags, of, strict=False) if flag(row) is True), None)
 
         last = of[-1]
-        return Typed(kind, lambda row: chosen(row) if any(flag(row) is True for flag in flags) else last(row))
+        return TypedExpression(kind, lambda row: chosen(row) if any(flag(row) is True for flag in flags) else last(row))
 
-    def _rounded(self, node: exp.Round) -> Typed | None:
+    def _rounded(self, node: exp.Round) -> TypedExpression | None:
         value, digits = self.typed(node.this), node.args.get("decimals")
         if value.kind not in ("int", "double") or (digits is not None and not digits.is_int):
             return None
         places = 0 if digits is None else int(digits.to_py())
-        return Typed(value.kind, lambda row: _round(value.of(row), places))
+        return TypedExpression(value.kind, lambda row: _round(value.of(row), places))
 
-    def _truncated(self, node: exp.TimestampTrunc) -> Typed | None:
+    def _truncated(self, node: exp.TimestampTrunc) -> TypedExpression | None:
         value, unit = self.typed(node.this), str(node.text("unit")).lower()
         if value.kind != "time" or unit not in UNITS[2:]:
             return None
         smaller = UNITS[: UNITS.index(unit)]
         zero = {name: int(name in ("day", "month")) for name in smaller if name != "millisecond"}
-        return Typed("time", _null_or(lambda time: time.replace(**zero), value.of))
+        return TypedExpression("time", _null_or(lambda time: time.replace(**zero), value.of))
 
 
 # ---------------------------------------------------------------- values, as Spark takes them
@@ -504,16 +510,16 @@ def _round(value: Any, places: int) -> Any:
     return type(value)(rounded)
 
 
-def _literal(node: exp.Literal) -> Typed:
+def _literal(node: exp.Literal) -> TypedExpression:
     value: Any = node.name
     if node.is_string:
-        return Typed("text", lambda _: value)
+        return TypedExpression("text", lambda _: value)
     kind = "int" if value.isdecimal() else "double" if "e" in value.lower() else "decimal"
     number = int(value) if kind == "int" else float(value)
-    return Typed(kind, lambda _: number)
+    return TypedExpression(kind, lambda _: number)
 
 
-def _as_time(one: Typed, other: str, node: exp.Expression) -> Typed:
+def _as_time(one: TypedExpression, other: str, node: exp.Expression) -> TypedExpression:
     """A text that stands beside a date or a time is one itself."""
     if not (one.kind == "text" and other in ("date", "time") and isinstance(node, exp.Literal)):
         return one
@@ -523,4 +529,4 @@ def _as_time(one: Typed, other: str, node: exp.Expression) -> Typed:
         raise NotLive(f"`{node.name}` is not read as a {other} here") from None
     if isinstance(value, datetime) and value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
-    return Typed(other, lambda _: value)
+    return TypedExpression(other, lambda _: value)

@@ -19,19 +19,26 @@ from hypothesis import strategies as st
 from samovar.changelog.log import TopicPartition
 from samovar.changelog.spark.sorted_tables import write_files
 from samovar.common.errors import Refused
+from samovar.service.masking.fields import HIDDEN
 from samovar.service.views.live_sql import live_query, state_columns
 from samovar.service.views.served_rows import FOLDER, RowCodec, pack_value
 from samovar.service.views.serving import ViewServer
 from samovar.service.views.store import ViewManifest, ViewStore
+from tests.service.http.test_access import tokens_of
 from tests.support.http_server import served
 from tests.support.small_service import Service, make, many, purchase
+from tests.support.used_service import MARKED
 from tests.support.views import views
 
 SQL = """select card, count(*) as purchases, sum(amount) as spent, max_by(country, _event_time) as last_country
 from purchase where _error is null group by card"""
 COLUMNS = {"card": "string", "purchases": "bigint", "spent": "double", "last_country": "string"}
 TYPES = {"card": "string", "amount": "double", "country": "string", "_event_time": "timestamp", "_error": "string"}
-LINEAGE = {name: {"reads": [f"purchase.{name}"], "plain": True} for name in ("card",)}
+LINEAGE = {
+    "card": {"reads": ["purchase.card"], "plain": True},
+    "purchases": {"reads": [], "plain": False},
+    "spent": {"reads": ["purchase.amount"], "plain": False},
+}
 
 
 def publish(service: Service, events: Sequence[dict[str, Any]], *, sql: str = SQL, reason: str = "") -> int:
@@ -223,6 +230,22 @@ def test_the_command_and_http_answer_alike(service: Service) -> None:
             part.mkdir()
             store.publish(replace(store.manifest(1), version=2, serving={}), 2)
         assert site.get("/views/cards/c1", 409)["code"] == "view-not-served"
+
+
+def test_marked_columns_are_hidden_and_marked_keys_are_asked_for_by_pseudonyms(service: Service) -> None:
+    service.config.write_text(MARKED)
+    service.produce(many(20))
+    publish(service, many(20))
+    tokens = tokens_of(service)
+    with served(service) as site:
+        operator, viewer = site.as_(tokens["operator"]), site.as_(tokens["viewer"])
+        assert operator.get("/views/cards/c1")["row"] == expected(many(20), "c1")
+        assert viewer.get("/views/cards/c1", 403)["code"] == "pii-comparison"
+        alias = operator.post("/keys/resolve", {"key": "c1"})["key_ref"]
+        found = viewer.get(f"/views/cards/{alias}")
+        own = expected(many(20), "c1")
+        assert found["row"] == {**own, "card": alias, "last_country": HIDDEN}  # nobody knows what is in that one
+        assert found["key"] == {"card": alias}
 
 
 @pytest.mark.parametrize(

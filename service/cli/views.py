@@ -1,25 +1,29 @@
-"""The commands of views: views list, show, rebuild, refresh, query, rollback, path."""
+"""The commands of views: views list, show, rebuild, refresh, query, get, rollback, path."""
 
 from __future__ import annotations
 
 import json as jsonlib
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from samovar.common.errors import Refused
+from samovar.common.errors import LogUnavailable, Refused
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import Config, Json, Master, Name, add_group
+from samovar.service.cli.options import Config, Json, Master, Name, add_group, milliseconds, service_log
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
+from samovar.service.runtime.processes import stopping
 from samovar.service.spark.progress import ProgressDisplay
 from samovar.service.spark.session import starting_for
 from samovar.service.topology.logs import opened
-from samovar.service.views.build import ViewBuild
 from samovar.service.views.commands import (
     QueryRows,
     ViewListing,
@@ -33,10 +37,17 @@ from samovar.service.views.commands import (
     roll_back,
     show,
 )
+from samovar.service.views.serving import ViewServer
 from samovar.service.views.store import never_made
+
+if TYPE_CHECKING:
+    from samovar.service.views.build import ViewBuild
 
 FAILED = 1
 
+Every = Annotated[
+    str | None, typer.Option("--every", metavar="TIME", show_default=False, help="Again and again: 1m, 30s.")
+]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", show_default=False)]
 
 app = typer.Typer(rich_markup_mode=None)
@@ -126,19 +137,24 @@ def views_rebuild(config: Config, names: Names = None, *, master: Master = None,
 
 
 @views.command("refresh")
-def views_refresh(config: Config, names: Names = None, *, master: Master = None, json: Json = False) -> None:
+def views_refresh(
+    config: Config, names: Names = None, *, every: Every = None, master: Master = None, json: Json = False
+) -> None:
     """Bring views up to date, as their files say: `full`, or `incremental` by offsets. Without NAME, all.
 
     An incremental view makes only the partitions again that have new rows; late ones rewrite theirs. Where nothing is
-    new, nothing is made.
+    new, nothing is made. With --every it goes on with one Spark, and says when what was made or could not be; SIGTERM
+    and Ctrl-C end it after the round at hand.
 
     Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2 wrong usage or refused.
     """
-    _build(config, names or [], master, json, refresh)
+    _build(config, names or [], master, json, refresh, None if every is None else milliseconds("--every", every) / 1000)
 
 
-def _build(config: Path, names: list[str], master: str | None, json: bool, build: Any) -> None:
-    failed = False
+def _build(
+    config: Path, names: list[str], master: str | None, json: bool, build: Any, every_s: float | None = None
+) -> None:
+    failed, stop = False, threading.Event()
     with exit_on_refusal():
         settings = load_service(config)
         views, refused = makeable(settings, names)
@@ -151,15 +167,34 @@ def _build(config: Path, names: list[str], master: str | None, json: bool, build
             ProgressDisplay(sys.stderr, as_json=json) as display,
             starting_for(settings, "samovar views", master, display.say) as start,
             opened(settings) as log,
+            nullcontext() if every_s is None else stopping(stop.set, stop.set),
         ):
-            for made in build(settings, log, start.ready(), views, display):
-                display.clear()
-                if isinstance(made, Refused):
-                    failed = True
-                    print(made, file=sys.stderr)
-                else:
-                    print(_build_json(made) if json else _build_text(made), flush=True)
+            while True:
+                for made in _round(build, settings, log, start.ready(), views, display, goes_on=every_s is not None):
+                    display.clear()
+                    when = "" if every_s is None or json else f"{iso_time(int(time.time() * 1000))} "
+                    if isinstance(made, Refused):
+                        failed = True
+                        print(f"{when}{made}", file=sys.stderr, flush=True)
+                    elif every_s is None or made.manifest is not None or made.notes:
+                        print(_build_json(made) if json else when + _build_text(made), flush=True)
+                if every_s is None or stop.wait(every_s):
+                    break
+                views, refused = makeable(settings, names)
+                failed = bool(refused)
+                for each in refused:
+                    print(each, file=sys.stderr, flush=True)
     raise typer.Exit(FAILED if failed else 0)
+
+
+def _round(build: Any, *given: Any, goes_on: bool) -> Iterator[ViewBuild | Refused]:
+    """One time through the views. Where it goes on, what keeps all of them from being made is told, and tried again."""
+    try:
+        yield from build(*given)
+    except (Refused, LogUnavailable) as error:
+        if not goes_on:
+            raise
+        yield error if isinstance(error, Refused) else Refused("log-unavailable", str(error), "It is tried again.")
 
 
 def _build_json(made: ViewBuild) -> str:
@@ -209,6 +244,31 @@ def _table(found: QueryRows) -> str:
 
 def _cell(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
+
+
+@views.command("get")
+def views_get(
+    config: Config,
+    name: Name,
+    key: Annotated[list[str], typer.Argument(metavar="KEY...", show_default=False)],
+    *,
+    json: Json = False,
+) -> None:
+    """Show the row of a key, of a view that is served: its version's, completed by what came since. No Spark is needed.
+
+    KEY is a value for each column of the view's key, in their order. Exit codes: 0 fine, 2 wrong usage or refused.
+    """
+    with service_log(config) as (settings, log), closing(ViewServer(settings, log)) as served:
+        found = served.get(name, key)
+        record_reading(log, settings, "views get", {"view": name})
+    if json:
+        print(jsonlib.dumps(found.to_json(), ensure_ascii=False))
+        return
+    for column, value in found.row.items():
+        print(f"{column}: {_cell(plain(value))}")
+    made = f"version {found.manifest.version}, made {iso_time(found.manifest.made_ms)}"
+    since = "" if found.records_since is None else f", {found.records_since:,} records since"
+    print(f"{made}{since}, " + ("all of them in it" if found.live else f"not in it: {found.reason}"))
 
 
 @views.command("rollback")

@@ -417,6 +417,7 @@ class ViewSettings(Model):
     files: values.RelativePaths
     store: values.RelativePath
     keep: values.Count = 5
+    tail_records: values.Count = 100_000
 
     @model_validator(mode="before")
     @classmethod

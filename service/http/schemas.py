@@ -822,6 +822,20 @@ class ViewVersion(BaseModel):
     base: int | None
 
 
+class ServedRowShown(BaseModel):
+    """A row of a served view. `live`: with all that came up to `offsets`; else the version's, for the `reason`."""
+
+    view: str
+    key: dict[str, Any]
+    row: dict[str, Any]
+    version: int
+    made: int
+    offsets: dict[str, int]
+    records_since: int | None
+    live: bool
+    reason: str | None
+
+
 class ViewWhole(ViewShown):
     kept: list[ViewVersion]
 

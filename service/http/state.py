@@ -31,6 +31,7 @@ from samovar.service.http.status_poller import StatusPoller
 from samovar.service.masking.fields import Masks
 from samovar.service.query.context import QueryContext
 from samovar.service.topology.topics import TopicRole, ensure, ensure_topic
+from samovar.service.views.serving import ViewServer
 
 ANSWER_S = 5.0  # of another node
 AT_ONCE = 8  # questions to other nodes
@@ -85,6 +86,7 @@ class AppState(QueryContext):
         self.sessions = Sessions(settings, log, self.tokens)
         self.trail = AuditWriter(settings, log)
         self.peers = Peers(settings.http.tls)
+        self.served_views = ViewServer(settings, log)
         self._no_secret = secrets.token_bytes(32)  # until the topic's own is read
         self.redriving = threading.Lock()
         self.live_texts: OrderedDict[tuple[str, bool], str] = OrderedDict()  # made once for all who listen
@@ -110,6 +112,7 @@ class AppState(QueryContext):
         self.watch.close()
         self.follower.close()
         self.peers.close()
+        self.served_views.close()
         super().close()
 
     # ------------------------------------------------------------ who asks

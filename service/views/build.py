@@ -33,6 +33,7 @@ from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.ruleset import has_rules
 from samovar.service.topology.topics import counted_topics, partitions_of
 from samovar.service.views.files import View, bad_sql
+from samovar.service.views.serve_build import TableBuild
 from samovar.service.views.sources import Offsets, Sources, bounds_of, offsets_in
 from samovar.service.views.store import ViewManifest, ViewStore
 
@@ -107,6 +108,7 @@ class _Build:
             named = views.tables_in(self.session, view.sql)
         self.used = [name for name in self.sources if name.lower() in named]
         self.offsets = {name: bounds_of(self.sources.frame(name)) for name in self.used}
+        self.tables = TableBuild(self.session, view, self.sources, self.used)
 
     def refresh(self) -> ViewBuild:
         with self.store.writing():
@@ -146,6 +148,7 @@ class _Build:
                     str(self.view.path),
                 )
             self.store.keep_partitions(base.version, part, dirs)
+            self.tables.keep(self.store.path(base.version), base.serving, part, dirs)
             return self._publish(version, frame, "incremental", base.version, tuple(sorted(dirs)))
 
     def _touched(self, base: ViewManifest) -> list[str | None]:
@@ -191,22 +194,28 @@ class _Build:
                 frame = views.query(session, view.sql)
             self._check_columns(frame.columns)
             try:
-                with self._faults():
+                with self._faults(), self.tables.whole(frame) as rows:
                     progress = self.builder.on_progress, total, Path(ticks)
-                    views.write(session, view.name, frame, part, view.partitioning, view.key, *progress)
-                if view.key and next(part.rglob("*.parquet"), None) is not None:
-                    twice = views.twice(session, frame, part, view.partitioning, view.key)
-                    if twice is not None:
-                        raise Refused(
-                            "view-key",
-                            f"{view.name}: two rows have the key {dict(zip(view.key, twice, strict=True))}",
-                            "Name all columns that tell rows apart in `key`, or group by them.",
-                            str(view.path),
-                        )
+                    shown = rows.drop(*self.tables.states)
+                    views.write(session, view.name, shown, part, view.partitioning, view.key, *progress)
+                    self._check_key(frame, part)
+                    self.tables.write(rows, part, total)
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
         return frame
+
+    def _check_key(self, frame: Any, part: Path) -> None:
+        view = self.view
+        if view.key and next(part.rglob("*.parquet"), None) is not None:
+            twice = views.twice(self.session, frame, part, view.partitioning, view.key)
+            if twice is not None:
+                raise Refused(
+                    "view-key",
+                    f"{view.name}: two rows have the key {dict(zip(view.key, twice, strict=True))}",
+                    "Name all columns that tell rows apart in `key`, or group by them.",
+                    str(view.path),
+                )
 
     def _check_columns(self, columns: list[str]) -> None:
         for name, wanted in (("key", self.view.key), ("partitioning", self.view.partitioning)):
@@ -247,6 +256,7 @@ class _Build:
             base=base,
             written=written,
             title=view.title,
+            serving=self.tables.manifest(),
             lineage={name: {"reads": sorted(each.reads), "plain": each.plain} for name, each in origins.items()},
         )
         self.store.publish(manifest, self.builder.settings.views.keep)

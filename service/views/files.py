@@ -28,7 +28,7 @@ from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, read
 from samovar.service.config.models import ServiceFile
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,99}\Z")
-KEYS = ("view", "title", "sql", "key", "partitioning", "refresh", "partition_of")
+KEYS = ("view", "title", "sql", "key", "partitioning", "refresh", "partition_of", "serve")
 REFRESHES = ("full", "incremental")
 
 
@@ -45,6 +45,7 @@ class View:
     partition_of: Mapping[str, str]
     path: Path
     fragment: Fragment = field(compare=False, repr=False)
+    serve: bool = False
 
     @property
     def table(self) -> str:
@@ -58,7 +59,14 @@ class View:
     @property
     def digest(self) -> str:
         """Another one when anything changes that its rows depend on."""
-        parts = (self.sql.strip(), self.key, self.partitioning, self.refresh, sorted(self.partition_of.items()))
+        parts: tuple[object, ...] = (
+            self.sql.strip(),
+            self.key,
+            self.partitioning,
+            self.refresh,
+            sorted(self.partition_of.items()),
+        )
+        parts += ("serve",) if self.serve else ()
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -159,6 +167,7 @@ class _ViewReader:
             )
         if refresh == "full" and partition_of:
             self._error("`partition_of` is for `refresh: incremental`", self.entries["partition_of"][0])
+        serve = self._serve(keys, partitioning if refresh == "incremental" else ())
         if self.report.failed or name is None or sql is None or refresh is None:
             return None
         node = self.entries["sql"][1]
@@ -174,7 +183,21 @@ class _ViewReader:
             partition_of=partition_of,
             path=self.path,
             fragment=node.fragment,
+            serve=serve,
         )
+
+    def _serve(self, key: tuple[str, ...], partitioning: tuple[str, ...]) -> bool:
+        """Whether it is read by key. Partitions are made one by one: only with theirs in it is a key in one of them."""
+        node = self.entries.get("serve", (None, None))[1]
+        if node is None:
+            return False
+        if not isinstance(node, Text) or not isinstance(node.value, bool):
+            self._error("`serve` must be true or false", node)
+        elif node.value and (not key or not set(partitioning) <= set(key)):
+            wanted = ", ".join(dict.fromkeys((*partitioning, *key))) or "card"
+            what = f"which `{partitioning[0]}` must be in" if key else "by which its rows are read"
+            self._error(f"a served view needs `key`, {what}", node, expected=f"key: [{wanted}]")
+        return isinstance(node, Text) and node.value is True
 
     def _text(self, name: str, default: str | None = None) -> str | None:
         if name not in self.entries:

@@ -32,7 +32,7 @@ MANIFEST = "_view.json"  # Spark passes over names that begin with an underscore
 CATALOG = "catalog.parquet"
 
 
-@stored("view version digest made_ms kind rows sources rules columns partitioning base written title lineage")
+@stored("view version digest made_ms kind rows sources rules columns partitioning base written title lineage serving")
 @dataclass(frozen=True, kw_only=True)
 class ViewManifest:
     """What a version stands for. `sources` have, by `topic/partition`, the first offset and the one after the last."""
@@ -51,6 +51,7 @@ class ViewManifest:
     written: tuple[str, ...] = ()  # partitions that were made anew
     title: str = ""
     lineage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by column: reads, plain; not known: none
+    serving: Mapping[str, Any] = field(default_factory=dict)  # of tables read by key: samovar.service.views.serve_build
 
     def packed(self) -> bytes:
         return json.dumps({"format": FORMAT, **to_wire(self)}, indent=1, ensure_ascii=False).encode()

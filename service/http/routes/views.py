@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
+from fastapi import Query as QueryParam
 from fastapi.responses import Response
 from pydantic import Field
 
@@ -25,8 +26,9 @@ from samovar.service.http.masking import flows_of_view
 from samovar.service.http.request import Body, Operating, Reading, RequestContext, answered, json_text
 from samovar.service.http.schemas import answers_with, fields_of
 from samovar.service.http.state import AppState
-from samovar.service.masking.fields import Masks, not_compared
+from samovar.service.masking.fields import Masks, is_alias, not_compared
 from samovar.service.masking.lineage import Flow
+from samovar.service.query.key_lookup import real_key
 from samovar.service.views import commands
 from samovar.service.views.commands import ViewListing, list_views, makeable, path_of, plain, roll_back, show
 from samovar.service.views.files import View
@@ -40,6 +42,8 @@ router = APIRouter(tags=["views"])
 ROWS_MOST = 1_000
 ORDERED_MOST = 200_000  # rows that are put in order; more are refused
 ViewName = Annotated[str, Path(max_length=200)]
+ViewKey = Annotated[str, Path(min_length=1, max_length=1_000)]
+MoreOfKey = Annotated[Sequence[str], QueryParam(alias="key", max_length=20)]
 Value = str | int | float | bool | None
 OPERATORS = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge
@@ -173,6 +177,26 @@ def view(context: Reading, name: ViewName) -> Response:
     kept = [store.manifest(version) for version in reversed(found.versions)]
     versions = [fields_of(schemas.ViewVersion, each, made=each.made_ms) for each in kept]
     return answered({**view_data(context, found), "kept": versions})
+
+
+@router.get("/views/{name}/{key:path}", responses=answers_with(schemas.ServedRowShown))
+def row(context: Reading, name: ViewName, key: ViewKey, more: MoreOfKey = ()) -> Response:
+    """The row of a key, of a view that is served. Of a key of several columns, `?key=` has the others in order."""
+    served = context.app_state.served_views
+    if not context.masks.is_on:
+        return answered(served.get(name, [key, *more]).to_json())
+    manifest = served.manifest(name)
+    flows = flows_of_view(context.app_state, manifest)
+    texts = [key, *more]
+    for place, column in enumerate(manifest.serving["key"][: len(texts)]):
+        flow = flows.get(column, Flow.COMPUTED)
+        if flow is not Flow.CLEAR and not (flow is Flow.OWN and is_alias(texts[place])):
+            raise not_compared([column], "looking for a value of it")
+        if flow is not Flow.CLEAR:
+            texts[place] = real_key(context.app_state, context.masks, texts[place])
+    found = served.get(name, texts)
+    flows = flows_of_view(context.app_state, found.manifest)  # of this row, whatever is published meanwhile
+    return answered(found.to_json(lambda column, value: context.masks.value(flows.get(column, Flow.COMPUTED), value)))
 
 
 @router.post("/views/{name}/rollback", responses=answers_with(schemas.ViewRolledBack))

@@ -98,7 +98,7 @@ class RecordFrame:
         columns = self.columns()
         with opened(self.settings) as log:
             for records in records_of(log, part):
-                yield from self._batches(records, columns)
+                yield from self.batches(records, columns)
 
     def narrowed(self, conditions: Sequence[Condition]) -> RecordFrame:
         with opened(self.settings) as log:
@@ -115,9 +115,10 @@ class RecordFrame:
         while (at := feed.coming()) is not None:
             records = feed.take(at)
             if records is not None:
-                yield from self._batches(records, columns)
+                yield from self.batches(records, columns)
 
-    def _batches(self, records: Records, columns: Columns) -> Iterator[pa.RecordBatch]:
+    def batches(self, records: Records, columns: Columns) -> Iterator[pa.RecordBatch]:
+        """Rows of records; `columns` is what the field of this name gives."""
         empty = np.flatnonzero(records.keys.starts == records.keys.ends)
         keyless = np.zeros(len(records), np.bool_)
         keyless[empty] = [records.key(row) is None for row in empty.tolist()]

@@ -246,7 +246,8 @@ def views_get(
     for column, value in found.row.items():
         print(f"{column}: {_cell(plain(value))}")
     made = f"version {found.manifest.version}, made {iso_time(found.manifest.made_ms)}"
-    since = "" if found.records_since is None else f", {found.records_since:,} record{'s' * (found.records_since != 1)} since"
+    count = found.records_since
+    since = "" if count is None else f", {count:,} record{'s' * (count != 1)} since"
     print(f"{made}{since}, " + ("in it" if found.live else f"not in it: {found.reason}"))
 
 

@@ -185,7 +185,9 @@ def row(context: Reading, name: ViewName, key: ViewKey, more: MoreOfKey = ()) ->
         flows = flows_of_view(app_state, manifest)
         hidden = {column: flow for column in manifest.serving["key"] if (flow := flows[column]) is not Flow.CLEAR}
         given = dict(zip(manifest.serving["key"], texts, strict=False))
-        refused = [column for column, flow in hidden.items() if flow is not Flow.OWN or not is_alias(given[column])]
+        refused = [
+            column for column, flow in hidden.items() if flow is not Flow.OWN or not is_alias(given.get(column, ""))
+        ]
         if refused:
             raise not_compared(refused, "looking for a value of it")
     if app_state.lineage.any:

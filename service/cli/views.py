@@ -267,8 +267,9 @@ def views_get(
     for column, value in found.row.items():
         print(f"{column}: {_cell(plain(value))}")
     made = f"version {found.manifest.version}, made {iso_time(found.manifest.made_ms)}"
-    since = "" if found.records_since is None else f", {found.records_since:,} records since"
-    print(f"{made}{since}, " + ("all of them in it" if found.live else f"not in it: {found.reason}"))
+    count = found.records_since
+    since = "" if count is None else f", {count:,} record{'s' * (count != 1)} since"
+    print(f"{made}{since}, " + ("in it" if found.live else f"not in it: {found.reason}"))
 
 
 @views.command("rollback")

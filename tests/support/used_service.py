@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from samovar.changelog.log import Append
+from samovar.changelog.spark.sorted_tables import write_files
 from samovar.service.auth.tokens import Role, add_token
 from samovar.service.topology.logs import opened
+from samovar.service.views.served_rows import FOLDER, RowCodec
 from samovar.service.views.store import ViewManifest, ViewStore
 from tests.support.http_server import Served, served, wait_for
 from tests.support.small_service import Service, catch_up, make, many, purchase
@@ -101,6 +103,11 @@ def _publish_view(service: Service) -> None:
             part.mkdir()
             pq.write_table(pa.table(ROWS), part / "part-0.parquet")
             columns = {"card": "string", "purchases": "bigint", "paid": "double"}
+            (part / FOLDER).mkdir()
+            codec = RowCodec(columns, ("card",))
+            pairs = (pair for batch in pa.table(ROWS).to_batches() for pair in codec.pairs(batch))
+            (file,) = write_files(part / FOLDER, "", pairs)
+            serving = {"format": 1, "key": ["card"], "sql": "", "states": [], "reason": "it is made up"}
             store.publish(
                 ViewManifest(
                     view="cards",
@@ -112,6 +119,8 @@ def _publish_view(service: Service) -> None:
                     sources={},
                     rules={},
                     columns=columns,
+                    lineage={"card": {"reads": ["purchase.card"], "plain": True}},
+                    serving={**serving, "files": {file.name: ["", file.rows, file.sha256]}},
                 ),
                 3,
             )

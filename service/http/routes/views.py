@@ -182,21 +182,25 @@ def view(context: Reading, name: ViewName) -> Response:
 @router.get("/views/{name}/{key:path}", responses=answers_with(schemas.ServedRowShown))
 def row(context: Reading, name: ViewName, key: ViewKey, more: MoreOfKey = ()) -> Response:
     """The row of a key, of a view that is served. Of a key of several columns, `?key=` has the others in order."""
-    served = context.app_state.served_views
-    if not context.masks.is_on:
-        return answered(served.get(name, [key, *more]).to_json())
-    manifest = served.manifest(name)
-    flows = flows_of_view(context.app_state, manifest)
-    texts = [key, *more]
-    for place, column in enumerate(manifest.serving["key"][: len(texts)]):
-        flow = flows.get(column, Flow.COMPUTED)
-        if flow is not Flow.CLEAR and not (flow is Flow.OWN and is_alias(texts[place])):
-            raise not_compared([column], "looking for a value of it")
-        if flow is not Flow.CLEAR:
-            texts[place] = real_key(context.app_state, context.masks, texts[place])
+    app_state, masks = context.app_state, context.masks
+    served, texts = app_state.served_views, [key, *more]
+    if masks.is_on:
+        manifest = served.manifest(name)
+        flows = flows_of_view(app_state, manifest)
+        hidden = {column: flow for column in manifest.serving["key"] if (flow := flows[column]) is not Flow.CLEAR}
+        given = dict(zip(manifest.serving["key"], texts, strict=False))
+        refused = [
+            column for column, flow in hidden.items() if flow is not Flow.OWN or not is_alias(given.get(column, ""))
+        ]
+        if refused:
+            raise not_compared(refused, "looking for a value of it")
+    if app_state.lineage.any:
+        texts = [real_key(app_state, masks, text) if is_alias(text) else text for text in texts]
     found = served.get(name, texts)
-    flows = flows_of_view(context.app_state, found.manifest)  # of this row, whatever is published meanwhile
-    return answered(found.to_json(lambda column, value: context.masks.value(flows.get(column, Flow.COMPUTED), value)))
+    if not masks.is_on:
+        return answered(found.to_json())
+    flows = flows_of_view(app_state, found.manifest)  # of this row, whatever is published meanwhile
+    return answered(found.to_json(lambda column, value: masks.value(flows[column], value)))
 
 
 @router.post("/views/{name}/rollback", responses=answers_with(schemas.ViewRolledBack))

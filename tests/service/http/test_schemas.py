@@ -54,6 +54,7 @@ def questions(site: Served, tokens: dict[str, str]) -> dict[str, tuple[str, Any]
         "GET /rules/{rule}/diff": ("/rules/testing/diff?a=1&b=1", None),
         "GET /lists/{name}": ("/lists/far", None),
         "GET /views/{name}": ("/views/cards", None),
+        "GET /views/{name}/{key}": (f"/views/cards/{key}", None),
         "GET /keys/{key}/why": (f"/keys/{key}/why?rule=testing", None),
         "POST /keys/resolve": ("/keys/resolve", {"key": "c1"}),
         "GET /alerts/values": ("/alerts/values?rule=testing&field=duration_ms", None),

@@ -296,3 +296,19 @@ def test_a_key_is_read_by_the_types_of_its_columns(kind: str, text: str, value: 
         return
     with pytest.raises(Refused, match="bad-key"):
         codec.parsed([text])
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("serve: true", "a served view needs `key`, by which its rows are read"),
+        ("serve: often\nkey: card", "`serve` must be true or false"),
+        (
+            "serve: true\nkey: card\nrefresh: incremental\npartitioning: day\npartition_of: {purchase: day}",
+            "a served view needs `key`, which `day` must be in",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_served_is_refused(service: Service, file: str, said: str) -> None:
+    (service.config.parent / "views" / "cards.yml").write_text(f"view: cards\nsql: select 1 from purchase\n{file}\n")
+    assert said in views(service, "list", code=2)

@@ -311,4 +311,4 @@ def test_a_key_is_read_by_the_types_of_its_columns(kind: str, text: str, value: 
 )
 def test_a_file_that_cannot_be_served_is_refused(service: Service, file: str, said: str) -> None:
     (service.config.parent / "views" / "cards.yml").write_text(f"view: cards\nsql: select 1 from purchase\n{file}\n")
-    assert said in views(service, "list", code=2)
+    assert said in views(service, "list", code=1)

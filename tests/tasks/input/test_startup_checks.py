@@ -155,7 +155,7 @@ class Recovering(StreamSource):
         super().recover(stream, records, stored)
 
 
-@pytest.mark.parametrize(("safe", "came"), [(1, [1, 2]), (3, None)])
+@pytest.mark.parametrize(("replay_from", "came"), [(1, [1, 2]), (3, None)])
 def test_what_waited_is_read_again_and_the_rest_only_stands(replay_from: int, came: list[int] | None) -> None:
     log = MemoryLog(Broker(SetClock()))
     log.create([TopicSpec("t", 1)])

@@ -377,7 +377,9 @@ def test_a_claim_waits_until_it_is_told_to_stop(tmp_path: Path) -> None:
     container = claimed(world_of(tmp_path))
     assert container._claim is not None
     container._claim_slot()
-    assert container._claim.wait == container._stopped.wait
+    assert not container._claim.wait(0.001)
+    container.stop()
+    assert container._claim.wait(0.001)
 
 
 @pytest.mark.parametrize("is_fenced", [True, False])

@@ -112,7 +112,7 @@ def test_a_journal_that_was_made_again_is_refused_until_its_records_are_put_back
 def test_a_changelog_with_other_partitions_is_refused(service: Service) -> None:
     """P4: first where topics are checked, and also where the whole service has other partitions now."""
     made_again(service, service.settings.changelog.topic, 3)
-    service.refused("topic-partitions", "another name")
+    service.refused("topic-partitions", "samovar repartition")
     for topic in (service.settings.journal.topic, service.settings.streams[world.STREAM].topic):
         made_again(service, topic, 3)
     service.edit(lambda data: data["streams"][world.STREAM].update(partitions=3))

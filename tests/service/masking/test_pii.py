@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -76,15 +77,17 @@ def fetched(site: Served, role: str) -> Iterator[tuple[str, str]]:
         own = path.removeprefix("/api/v1")
         if "get" not in methods or own in NOT_FETCHED:
             continue
-        names = re.findall(r"\{(\w+)\}", own)
-        assert len(names) <= 1, own
-        values = NAMES.get(own) or (known[names[0]] if names else [""])
-        for value in values:
+        spots = re.findall(r"[^{]*\{\w+\}", own)  # up to each name, as NAMES has them
+        names = [spot[spot.index("{") + 1 : -1] for spot in spots]
+        choices = [NAMES.get(spot) or known[name] for spot, name in zip(spots, names, strict=True)]
+        for values in product(*choices):
+            path_ = own
+            for name, value in zip(names, values, strict=True):
+                path_ = path_.replace(f"{{{name}}}", quote(value, safe=""))
             for query in QUERIES.get(own, ("",)):
-                asked = f"{own.replace(f'{{{names[0]}}}', quote(value, safe='')) if names else own}?{query}"
-                answer = site.ask("GET", asked)
-                assert answer.status_code < 500 or own in ("/ready", "/caught-up"), (asked, answer.text)
-                yield f"{role} {own} {value} {query}", answer.text
+                answer = site.ask("GET", f"{path_}?{query}")
+                assert answer.status_code < 500 or own in ("/ready", "/caught-up"), (path_, query, answer.text)
+                yield f"{role} {own} {' '.join(values)} {query}", answer.text
     with listening_to(site, params={"from": "0"}) as stream:
         stream.next()
         for number in range(10):

@@ -136,6 +136,8 @@ def make_place(kafka: SecureKafka, folder: Path, name: str, topics: str) -> Plac
     for rule, text in RULES.items():
         (folder / "rules" / f"{rule}.yml").write_text(text)
     (folder / "views" / "counts.yml").write_text(f"view: counts\nsql: select {COUNTS}\nkey: alerts\n")
+    cards = "sql: select card, count(*) as purchases from purchase group by card\nkey: card\nserve: true\n"
+    (folder / "views" / "cards.yml").write_text(f"view: cards\n{cards}")
     (folder / "totals.py").write_text(CODE)
     client = {**kafka.client("x"), "sasl.username": "${KAFKA_USER}", "sasl.password": "${KAFKA_PASSWORD}"}
     schema = {"card": "string", "amount": "double", "country": "string"}
@@ -286,6 +288,7 @@ def analyse(place: Place) -> None:
     place.said["rules backtest"] = [place.run(ANALYSTS, "rules", "backtest", place.folder / "rules", "CONFIG")]
     place.told(ANALYSTS, "views rebuild")
     place.told(ANALYSTS, "views refresh")
+    place.told(ANALYSTS, "views get", "cards", "c1")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def kafka_of(settings: ServiceFile) -> Mapping[str, str] | None:
 
 @contextmanager
 def sole_member(log: Log, group: str, topic: str) -> Iterator[Member]:
-    """The only one in a group, from now on; whoever was in it before can write nothing any more."""
+    """The only one in a group, from now on; anyone who was in it before can write nothing any more."""
     owned: set[TopicPartition] = set()
     went: Callable[..., None] = owned.difference_update
     member = log.join(GroupConfig(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))

@@ -2,7 +2,7 @@
 
     list_views(settings, log)                   what there is, what is published of it, and how far it is behind
     makeable(settings, names)                   the views that can be made now, and why others cannot
-    rebuild(settings, log, session, views)      all rows anew
+    rebuild(settings, log, session, views)      all rows again
     refresh(settings, log, session, views)      as each view's file says
     query(settings, "alerts-by-hour", None, 100) -> Rows(columns, rows)
 

@@ -93,7 +93,7 @@ function statsOf(status) {
     stat("Throughput", [short(rates.events_per_s), h("small", {}, " events/s")], `${short(counts.events)} since start`),
     stat("Lag", [short(status.lag), h("small", {}, " events")], status.lag ? behind(status.behind_s) : "caught up", status.lag > 10000 ? "warn" : ""),
     stat("Watermark", status.watermark === null ? "–" : [time(status.watermark, "clock")], status.watermark === null ? "no event yet" : `${seconds(status.watermark_age_s)} old${held ? `, by ${held.join("/")}` : ""}`),
-    stat("Alerts", [short((rates.alerts_per_s || 0) * 60), h("small", {}, " a minute")], `${short(counts.matches)} since start`),
+    stat("Alerts", [short((rates.alerts_per_s || 0) * 60), h("small", {}, " per minute")], `${short(counts.matches)} since start`),
     stat("Tasks", [whole(running), h("small", {}, ` of ${whole(status.tasks.length)} run`)], restoring.length ? restoreText(restoring) : counted(status.containers.filter((each) => each.state === "running").length, "container"), running < status.tasks.length ? "warn" : ""),
     stat("Late and dead", [short((counts.late || 0) + (counts.dead || 0)), h("small", {}, " events")], `${short(counts.late || 0)} late, ${short(counts.dead || 0)} dead`, counts.dead ? "warn" : ""),
   ];

@@ -25,7 +25,7 @@ from typing import Any
 from samovar.changelog.formats import redrives
 from samovar.changelog.formats.dead_letters import PREFIX
 from samovar.changelog.formats.redrives import ATTEMPT, DeadLetterPlace, marked
-from samovar.changelog.log import Append, Delivery, GroupConfig, Headers, Log, Member, Pair, Topic, TopicPartition
+from samovar.changelog.log import Append, Headers, Log, Member, Pair, Topic
 from samovar.changelog.partitioner import key_texts, partition_of
 from samovar.common.errors import CommitUnknown, Fenced, LogUnavailable, Refused
 from samovar.common.suggest import did_you_mean
@@ -34,12 +34,12 @@ from samovar.native.kernel import joined
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.config.models import ServiceFile
 from samovar.service.query.read import ReadOptions, TopicRecord, bounded, existing_topic, field, shown
+from samovar.service.topology.logs import sole_member
 from samovar.service.topology.plans import input_of
 from samovar.service.topology.topics import TopicRole, counted_topics, ensure_topic, partitions_of, redrive_group
 from samovar.tasks.input.placement import MISPLACED, MOVED
 from samovar.tasks.user.processor import TASK_FAILED
 
-JOIN_S = 60.0
 AT_ONCE = 200  # letters a transaction, and
 AT_ONCE_BYTES = 4_000_000  # so many bytes, or one that is larger
 TWICE = "and others would have it twice; `--to STREAM` puts it there all the same"
@@ -269,19 +269,8 @@ def alone(settings: ServiceFile, log: Log) -> Iterator[Member]:
     ensure_topic(settings, log, TopicRole.REDRIVEN)  # the marks
     topic = existing_topic(log, settings.dead_letters.topic).name
     group = redrive_group(settings.service)
-    owned: set[TopicPartition] = set()
-    went = owned.difference_update
-    member = log.join(GroupConfig(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
-    try:
-        # Until the group is joined: a client that leaves while it still joins may wait for its own answer.
-        deadline = time.monotonic() + JOIN_S
-        while not owned:
-            member.poll(1, 0.05)
-            if time.monotonic() > deadline:
-                raise LogUnavailable(f"nobody gave out the partitions of dead letters within {JOIN_S:.0f} s")
+    with sole_member(log, group, topic, leaves=True) as member:
         yield member
-    finally:
-        member.leave()
 
 
 def redrive(

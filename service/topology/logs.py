@@ -36,17 +36,21 @@ def kafka_of(settings: ServiceFile) -> Mapping[str, str] | None:
 
 
 @contextmanager
-def sole_member(log: Log, group: str, topic: str) -> Iterator[Member]:
-    """The only one in a group, from now on; anyone who was in it before can write nothing any more."""
+def sole_member(log: Log, group: str, topic: str, *, leaves: bool = False) -> Iterator[Member]:
+    """The only one in a group, from now on; anyone who was in it before can write nothing any more.
+
+    One that `leaves` gives its slot up at the end; any other is expected to come back to it.
+    """
     owned: set[TopicPartition] = set()
     went: Callable[..., None] = owned.difference_update
     member = log.join(GroupConfig(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
     try:
+        # Until the group is joined: a client that leaves while it still joins may wait for its own answer.
         deadline = time.monotonic() + JOIN_S
         while not owned:
             member.poll(1, 0.05)
             if time.monotonic() > deadline:
-                raise LogUnavailable(f"nobody gave out the partition of {topic} within {JOIN_S:.0f} s")
+                raise LogUnavailable(f"nobody gave out the partitions of {topic} within {JOIN_S:.0f} s")
         yield member
     finally:
-        member.close()
+        (member.leave if leaves else member.close)()

@@ -8,11 +8,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samovar.changelog.log import Bools, Headers, Int64s, Pair
+from samovar.changelog.log import Bools, Headers, Int64s, Pair, Records, TopicPartition
 from samovar.native.kernel import Messages, array_at
+from samovar.native.kernel import joined as in_one_buffer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _U32 = struct.Struct("<I")
 
@@ -149,3 +154,42 @@ def nothing_up_to(topic: str, partition: int, next_offset: int) -> RecordBlock:
     """No records, and where to read on."""
     none, no = np.empty(0, np.int64), np.empty(0, np.bool_)
     return RecordBlock(topic, partition, none, none, next_offset, _empty(0), _empty(0), no, no)
+
+
+def block_of(records: Records) -> RecordBlock:
+    """The same records as a block, whatever they are."""
+    if isinstance(records, RecordBlock):
+        return records
+    keyless = np.fromiter((records.key(row) is None for row in range(len(records))), np.bool_, len(records))
+    heads = in_one_buffer([header_bytes_of(records.headers(row)) for row in range(len(records))])
+    return RecordBlock(
+        records.topic, records.partition, records.offsets, records.times, records.next, records.keys, records.values,
+        keyless, records.null, heads if len(heads.data) else None,
+    )  # fmt: skip
+
+
+def block_of_arrow(batch: pa.RecordBatch, at: TopicPartition, next_offset: int) -> RecordBlock:
+    """Columns `offset, timestamp, key, value` and perhaps `headers`; nothing is copied but bounds. Headers are packed
+    already, or a list of structs as Spark has them, which are packed one by one.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - large, and not of every process
+
+    def messages(column: Any) -> Messages:
+        _, bounds, data = column.buffers()
+        places = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        return Messages(np.frombuffer(data or b"", np.uint8), places[:-1], places[1:])
+
+    times = batch.column("timestamp").cast(pa.timestamp("ms", batch.schema.field("timestamp").type.tz), safe=False)
+    keys, values, heads = batch.column("key"), batch.column("value"), None
+    column = batch.column("headers") if "headers" in batch.schema.names else None
+    if column is not None and column.null_count < len(column):
+        if pa.types.is_binary(column.type):
+            heads = messages(column)
+        else:
+            structs = ([(each["key"], each["value"] or b"") for each in found or ()] for found in column.to_pylist())
+            heads = in_one_buffer([header_bytes_of(tuple(each)) for each in structs])
+    keyless, null = (each.is_null().to_numpy(zero_copy_only=False) for each in (keys, values))
+    return RecordBlock(
+        *at, batch.column("offset").to_numpy(), times.cast(pa.int64()).to_numpy(), next_offset,
+        messages(keys), messages(values), keyless, null, heads,
+    )  # fmt: skip

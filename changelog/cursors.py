@@ -106,7 +106,7 @@ class AvailableReader:
         try:
             return self._reader.poll(max_records, timeout_s)
         except Refused as refused:
-            if refused.code not in GONE:
+            if refused.code not in {*GONE, "archive-gap"}:
                 raise
             begins = {at: bounds.begin for at, bounds in self._log.bounds(self._partitions).items()}
             gone = {at: begin for at, begin in begins.items() if self._reader.position(at) < begin}

@@ -24,6 +24,8 @@ VIEWS = ("publish.before", "publish.between", "publish.after")
 REPARTITIONS = tuple(
     f"repartition.{point}" for point in ("copied", "ready", "deleted", "made", "filled", "switched", "done")
 )
+# Passed only by those who copy into an archive.
+ARCHIVES = ("archive.written", "archive.published")
 
 
 class UnknownPointError(ValueError):
@@ -32,7 +34,7 @@ class UnknownPointError(ValueError):
 
 def _armed(setting: str) -> tuple[str, int, signal.Signals]:
     name, count, sent = (*setting.split(":"), "", "")[:3]
-    known = POINTS + MOVES + SWITCHES + VIEWS + REPARTITIONS
+    known = POINTS + MOVES + SWITCHES + VIEWS + REPARTITIONS + ARCHIVES
     if name and name not in known:
         raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(known)}.")
     return name, int(count or 1), signal.Signals[sent or "SIGKILL"]

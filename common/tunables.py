@@ -59,6 +59,12 @@ class Tunables:
     few_records: int = 10_000  # up to so many are read by a reader for a few
     feed_bytes: int = 64 * MB  # of records from Spark that wait for their turn in memory; more of them wait on disk
 
+    # An archive.
+    archive_records: int = 1_000_000  # of a file, at most
+    archive_bytes: int = 256 * MB  # and of their values, about
+    archive_group_records: int = 100_000  # of a row group
+    archive_group_bytes: int = 32 * MB  # likewise
+
     # The embedded log.
     segment_bytes: int = 1 * MB  # a segment ends before it passes this, unless one record alone does
     fetch_bytes: int = 32 * MB  # per poll

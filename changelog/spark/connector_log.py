@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from samovar.changelog.batches import RecordBlock, header_bytes_of, nothing_up_to
+from samovar.changelog.batches import RecordBlock, block_of_arrow, nothing_up_to
 from samovar.changelog.log import Log, Reader, Records, TopicPartition
 from samovar.common.tunables import DEFAULTS
-from samovar.native.kernel import Messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +68,7 @@ class SparkFeed:
         if batch is None:
             return None
         self.given += batch.num_rows
-        return records_in(batch, at)
+        return block_of_arrow(batch, at, int(batch.column("offset")[-1].as_py()) + 1)
 
     def coming(self) -> TopicPartition | None:
         """Whose records come next, those first that came while another range was read; None where nothing does."""
@@ -213,29 +212,3 @@ def _by_partition(
         else:
             (at,) = (each for each in ranges if each.partition == number)
         yield at, batch.slice(start, stop - start)
-
-
-def records_in(batch: pa.RecordBatch, at: TopicPartition) -> RecordBlock:
-    """Arrow's columns as a log's records; nothing is copied but bounds, and headers where there are any."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
-
-    def messages(column: Any) -> Messages:
-        _, bounds, data = column.buffers()
-        places = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-        return Messages(np.frombuffer(data or b"", np.uint8), places[:-1], places[1:])
-
-    offsets = batch.column("offset").to_numpy()
-    times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
-    keys, values, heads = batch.column("key"), batch.column("value"), None
-    column = batch.column("headers") if "headers" in batch.schema.names else None
-    if column is not None and column.null_count < len(column):
-        packed = [
-            header_bytes_of(tuple((each["key"], each["value"] or b"") for each in found or ()))
-            for found in column.to_pylist()
-        ]
-        ends = np.cumsum([len(each) for each in packed], dtype=np.int64)
-        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-        heads = Messages(np.frombuffer(b"".join(packed), np.uint8), starts, ends)
-    keyless, null = (each.is_null().to_numpy(zero_copy_only=False) for each in (keys, values))
-    following = int(offsets[-1]) + 1
-    return RecordBlock(*at, offsets, times, following, messages(keys), messages(values), keyless, null, heads)

@@ -64,6 +64,10 @@ class MemoryLog(Client):
         with self.call("bounds"):
             return {at: self.broker.bounds(at) for at in partitions}
 
+    def stable_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        with self.call("bounds"):
+            return {at: self.broker.log(at).stable_end for at in partitions}
+
     def offset_at(self, at: TopicPartition, time_ms: int) -> int:
         with self.call("offset_at"):
             return self.broker.offset_at(at, time_ms)

@@ -96,6 +96,13 @@ SAMOVAR_EXPORT void samovar_hold(Handle* h, int hold) { h->engine.hold = hold !=
 SAMOVAR_EXPORT void samovar_show_suppressed(Handle* h, int show) {
   for (auto& r : h->engine.runners) r->show_suppressed = show != 0;
 }
+// Only keys whose hash is in a part of all hashes, from the first up to and with the last; see KeyShare.
+SAMOVAR_EXPORT void samovar_share(Handle* h, uint64_t first, uint64_t last) { h->engine.share = KeyShare{first, last}; }
+// By row, whether it has a key of the share, of one of the program's keys.
+SAMOVAR_EXPORT int64_t samovar_mark_share(Handle* h, Batch* batch, int64_t keyspec, uint8_t* out) {
+  if (!h->engine.takes(*batch)) return OTHER_BATCH;
+  return within_memory(h, [&] { h->engine.mark_share(*batch, (int)keyspec, out); return (int64_t)batch->rows; });
+}
 SAMOVAR_EXPORT void samovar_states_free(Handle* h) { delete h; }
 
 // Rows [from, to) of the batch. How many matches there are, or why the step was abandoned. Then samovar_found and

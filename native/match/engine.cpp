@@ -308,10 +308,37 @@ void Engine::find_relevant(const RuleDef& rule) {
     for (size_t w = 0; w < words; w++) relevant_[w] |= fits[w];
   }
   if (rule.uses_next) relevant_.assign(eval_.mask_of(-1), eval_.mask_of(-1) + words);
+  for (size_t w = 0; w < share_rows_.size(); w++) relevant_[w] &= share_rows_[w];
   if (tracing) for (size_t r = 0; r < eval_.rows(); r++) if (concerns_traced(rule, r)) set_bit(relevant_, r);
 }
 
+// Whether a row has a key of the share; one without a key is of the first.
+bool Engine::in_share(int keyspec, size_t row) {
+  auto& nodes = program_.keyspecs[(size_t)keyspec];
+  if (nodes.size() == 1)
+    if (const Value& v = eval_.at_row(nodes[0], row); v.tag == TEXT) return share.has(KeyTable::hash_text(v));
+  scratch_key_.clear();
+  for (int node : nodes) if (!encode_key(scratch_key_, eval_.at_row(node, row))) return share.first == 0;
+  return share.has(KeyTable::hash(scratch_key_));
+}
+
+void Engine::mark_share(Batch& batch, int keyspec, uint8_t* out) {
+  size_t slice = (size_t)std::min(sizes.cold, sizes.slice);
+  std::string key;
+  for (size_t base = 0; base < batch.rows; base += slice) {
+    size_t count = std::min(slice, batch.rows - base);
+    eval_.begin(&batch, base, count);
+    for (size_t row = 0; row < count; row++) {
+      key.clear();
+      bool good = true;
+      for (int node : program_.keyspecs[(size_t)keyspec]) good = good && encode_key(key, eval_.at_row(node, row));
+      out[base + row] = good && share.has(KeyTable::hash(key));
+    }
+  }
+}
+
 void Engine::run(const Together& t) {
+  share_rows_.clear();
   if (t.keyspec >= 0) {
     wanted_.assign(eval_.mask_words(), 0);
     times_read_.assign(program_.nodes.size(), 0);
@@ -326,6 +353,11 @@ void Engine::run(const Together& t) {
       for (int node : reads_[k]) times_read_[(size_t)node] += rows;
     }
     eval_.rule_at_hand = -1;
+    if (!share.is_whole()) {
+      share_rows_.assign(wanted_.size(), 0);
+      each_bit(wanted_, [&](size_t row) { if (in_share(t.keyspec, row)) set_bit(share_rows_, row); });
+      wanted_ = share_rows_;
+    }
     rows_.clear();
     each_bit(wanted_, [&](size_t row) { rows_.push_back((uint32_t)row); });
     if (rows_.empty()) return;
@@ -393,7 +425,7 @@ void Engine::leave_out_idle(const Store& store, int keyspec, uint64_t starting) 
   Mask& starts = wanted_;  // done with
   starts.assign(relevant_.size(), 0);
   for (size_t b = 0; b < fits_.size(); b++)
-    for (size_t w = 0; (starting >> b & 1) && w < starts.size(); w++) starts[w] |= fits_[b][w];
+    for (size_t w = 0; (starting >> b & 1) && w < starts.size(); w++) starts[w] |= fits_[b][w] & relevant_[w];
   starting_keys_.resize(std::max(starting_keys_.size(), ((by_key_.back() >> 32) >> 6) + 1));
   each_bit(starts, [&](size_t row) { set_bit(starting_keys_, (size_t)(keys[row] + 1)); });
   set_bit(starting_keys_, 0);  // events without a key are counted
@@ -454,6 +486,7 @@ void Engine::run_many_keys(Store& store, Runner& runner, uint64_t starting) {
     int64_t seen[66];
     int keys = 0;
     auto visit = [&](int64_t key) {
+      if (!share.is_whole() && !(key < 0 ? share.first == 0 : share.has(KeyTable::hash(keys_.bytes((uint32_t)key))))) return;
       for (int k = 0; k < keys; k++) if (seen[k] == key) return;
       seen[keys++] = key;
       Event own = e;
@@ -609,7 +642,8 @@ void Engine::fill(int history, const std::vector<uint32_t>& rows, std::vector<Va
   std::string key;
   for (uint32_t r : rows) {
     key.clear();
-    bool good = def.keyspec >= 0;
+    // A history has the key of the bracket that asks it, so that nobody asks for keys outside of the share.
+    bool good = def.keyspec >= 0 && (share.is_whole() || in_share(def.keyspec, r));
     if (good) for (int node : program_.keyspecs[(size_t)def.keyspec]) good = good && encode_key(key, eval_.at_row(node, r));
     if (!good) { out[r] = Value::nil(); continue; }
     if (def.type < 0) encode_key(key, eval_.type_text(r));

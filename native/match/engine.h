@@ -24,6 +24,15 @@ struct Sizes {
   int64_t cold = 16384;            // rows of a batch, while the keys of its events are looked for
 };
 
+// Which keys are worked on: those whose hash is in a part of all hashes. Two shares that do not overlap have no key in
+// common, and what happens to a key is the same in all of them, so rules can be run by several engines, or over some of
+// their keys. Events without a key belong to the first share. Stored samples name it: hashes never change.
+struct KeyShare {
+  uint64_t first = 0, last = ~0ull;
+  bool is_whole() const { return first == 0 && last == ~0ull; }
+  bool has(uint64_t hash) const { return hash >= first && hash <= last; }
+};
+
 // The states of one keeper, and the heap of times at which one of them must be looked at.
 struct Store {
   Keeper* keeper;
@@ -62,6 +71,8 @@ class Engine final : public HistoryHook {
   std::vector<std::unique_ptr<Runner>> runners;
   Counters history_counters;
   Sizes sizes;
+  KeyShare share;
+  void mark_share(Batch& batch, int keyspec, uint8_t* out);  // which rows have a key of the share
   void remember(int64_t results) { eval_.memo_most = (size_t)results; }
 
   // rows.cpp
@@ -105,6 +116,7 @@ class Engine final : public HistoryHook {
   using Mask = std::vector<uint64_t>;       // one bit per row
   std::vector<const uint64_t*> fits_;       // a bracket of the rule at hand each: rows that fit it, as far as they alone decide
   std::vector<Mask> joined_;                // room for fits_
+  Mask share_rows_;                         // of the rules together at hand, rows with a key of the share
   Mask relevant_, wanted_;                  // rows that the rule at hand must see; that any of those together must see
   std::vector<uint32_t> rows_;              // wanted_, as a list
   std::vector<uint64_t> by_key_, spare_;    // keys and rows of wanted_, by key
@@ -125,6 +137,7 @@ class Engine final : public HistoryHook {
   void sort_matches();
   void step_slice(Batch& batch, size_t base, size_t count);
   void find_relevant(const RuleDef& rule);
+  bool in_share(int keyspec, size_t row);
   void run(const Together& t);
   void arrange();
   void run_one_key(Store& store, Runner& runner, uint64_t starting);

@@ -77,9 +77,13 @@ class Program:
     )  # store: event type, call
 
 
-def compile_rules(rules: Iterable[tree.Rule]) -> Program:
-    """Compile rules for one engine. Their order is the order of matches that fall on the same event."""
+def compile_rules(rules: Iterable[tree.Rule], fields: Iterable[str] = ()) -> Program:
+    """Compile rules for one engine. Their order is the order of matches that fall on the same event.
+
+    With `fields`, those come first: programs that share them all read the same batches.
+    """
     tables = _Tables()
+    tables.fields = {path: number for number, path in enumerate(fields)}
     plans = [_compile_rule(tables, rule) for rule in rules]
     words = tables.header()
     words.append(len(plans))

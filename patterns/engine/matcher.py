@@ -17,7 +17,7 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
+from numpy.typing import NDArray
 
 from samovar.common.tunables import DEFAULTS, Tunables
 from samovar.native.kernel import (
@@ -89,6 +90,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     # handle; events in a chunk, in a header, bytes of a header's row, rows evaluated together, rows looked at together
     # for keys, results of functions that are remembered
     "samovar_sizes": (None, [c_void_p, *[c_int64] * 6]),
+    "samovar_share": (None, [c_void_p, c_uint64, c_uint64]),
+    "samovar_mark_share": (KernelCount, [c_void_p, c_void_p, c_int64, c_void_p]),
     "samovar_states_free": (None, [c_void_p]),
     "samovar_step": (c_int64, [c_void_p, c_void_p, c_size_t, c_size_t, c_int64, c_int]),
     "samovar_found": (c_void_p, [c_void_p, c_void_p]),
@@ -228,6 +231,27 @@ class Tallies(_Counted):
     ns: int
 
 
+class KeyShare(NamedTuple):
+    """A part of all keys, by their hashes: the `number`-th of so many parts of about equal size.
+
+    What happens to a key is the same in whichever share it is, and every key is in one. Events without a key are of the
+    first. Hashes are the same on every machine and in every version: samples that are kept rely on it.
+    """
+
+    number: int = 0
+    of: int = 1
+
+    def part(self, number: int, of: int) -> KeyShare:
+        """One of so many parts of this one."""
+        return KeyShare(self.number * of + number, self.of * of)
+
+    def hashes(self) -> tuple[int, int]:
+        return (self.number << 64) // self.of, ((self.number + 1 << 64) // self.of) - 1
+
+
+ALL_KEYS = KeyShare()
+
+
 @dataclass(frozen=True, slots=True)
 class StepBudget:
     """What a step may take before it is abandoned, in counts that are the same on every machine. It never changes what
@@ -334,6 +358,16 @@ class States:
         mark = b"" if budget.mark is None else os.fsencode(budget.mark)
         limits = budget.event_bytes, budget.event_work, budget.step_bytes
         _library().samovar_budget(self.handle, *limits, mark, len(mark))
+
+    def only(self, share: KeyShare) -> None:
+        """Work on the keys of a share only, from the beginning: events of other keys go by."""
+        _library().samovar_share(self.handle, *share.hashes())
+
+    def rows_in_share(self, batch: Batch, keyspec: int) -> NDArray[np.bool_]:
+        """By row, whether it has a key of the share, by one of the program's keys."""
+        found = np.zeros(len(batch), np.bool_)
+        self.checked(_library().samovar_mark_share(self.handle, batch.handle, keyspec, found.ctypes.data))
+        return found
 
     def take_marked(self) -> bool:
         """Whether a mark was written since this was last asked."""

@@ -22,7 +22,7 @@ MatchRows: TypeAlias = NDArray[np.void]  # of one rule, with these columns
 
 
 class Finds:
-    """Matches of any number of rules. Rows keep the order in which they came."""
+    """Matches of any number of rules."""
 
     def __init__(self) -> None:
         self._lines: IO[bytes] = TemporaryFile(prefix="samovar-backtest-")  # noqa: SIM115 - closed by `close`
@@ -37,9 +37,10 @@ class Finds:
         self._end += 4 + len(found.line)
 
     def rows(self, rule: str, start_ms: int, end_ms: int) -> MatchRows:
-        """The matches of a rule that were detected in a stretch of time."""
+        """The matches of a rule that were detected in a stretch of time, in its order, whatever order they came in."""
         rows = np.array(self._rows[rule], np.int64).view(COLUMNS)
-        return rows[(rows["at"] >= start_ms) & (rows["at"] < end_ms)]
+        rows = rows[(rows["at"] >= start_ms) & (rows["at"] < end_ms)]
+        return rows[np.lexsort((rows["start"], rows["key"], rows["at"]))]
 
     def some(self, rows: MatchRows, most: int) -> list[dict[str, Any]]:
         """Some of these matches as they were, spread evenly over them."""

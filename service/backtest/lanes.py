@@ -6,8 +6,10 @@ does not matter here. A stream that ends holds nothing back any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, wait
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +18,7 @@ from samovar.changelog.formats.journal import EntryKind, JournalEntry
 from samovar.changelog.log import Log, TopicPartition
 from samovar.native.kernel import Batch
 from samovar.patterns.engine.matcher import END_OF_TIME
-from samovar.patterns.engine.order import Buffer, release
-from samovar.tasks.input.placement import checked_streams
+from samovar.patterns.engine.order import NO_TIME, Buffer, release
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import Plan
 
@@ -36,6 +37,11 @@ class OffsetSpan:
     def records(self) -> int:
         return sum(max(0, self.stop[stream] - self.start[stream]) for stream in self.stop)
 
+    def of(self, streams: Collection[str]) -> OffsetSpan:
+        """Of these streams only."""
+        start, stop = ({name: each[name] for name in streams} for each in (self.start, self.stop))
+        return OffsetSpan(self.partition, start, stop)
+
 
 @dataclass(frozen=True)
 class PartitionCounts:
@@ -52,11 +58,15 @@ class PartitionCounts:
 class Lane:
     """A partition on its way through history. The source of truth for how far it is."""
 
-    def __init__(self, log: Log, plan: Plan, span: OffsetSpan, entries: Sequence[JournalEntry], until_ms: int) -> None:
+    def __init__(
+        self, log: Log, plan: Plan, span: OffsetSpan, entries: Sequence[JournalEntry], until_ms: int,
+        checked: Collection[str],
+    ) -> None:  # fmt: skip
+        """Of `checked` streams, records in another partition than their key's are put aside, as the live task does."""
         self.span, self.until_ms = span, until_ms
         self.source = StreamSource(plan.inputs, plan.fields, span.partition)
         self.source.replay()
-        self.source.check_places(checked_streams(plan), None)  # as the live task puts such records aside
+        self.source.check_places(checked, None)
         self.watermark = self.source.watermark
         self.counts = {stream: PartitionCounts() for stream in self.source.sources}
         self._entries = [entry for entry in entries if self._matters(entry)]
@@ -137,28 +147,56 @@ class Lane:
         self._cursors = {}
 
 
-def merged(lanes: Sequence[Lane], columns: int) -> Iterator[tuple[Batch, int]]:
-    """Events of several partitions in one order (event time, stream, partition, offset), with event time after them.
+class LaneBatch(NamedTuple):
+    """The next events of a lane, with how far event time and reading are after them."""
 
-    The partition that is behind is read first, so that memory holds a batch or two of each.
-    """
-    if len(lanes) == 1:
-        for batch in lanes[0].batches():
-            yield batch, lanes[0].watermark
-        return
-    buffer = Buffer(columns=columns, slack_ms=[0], partitions=[(0, place) for place in range(len(lanes))])
-    going = {place: lane.batches() for place, lane in enumerate(lanes)}
-    while going:
-        place = min(going, key=lambda each: lanes[each].watermark)
-        more = next(going[place], None)
-        if more is None:
-            del going[place]
-        else:
-            _add_all(buffer, more)
-        before, buffer.max_event_time[(0, place)] = buffer.low_watermark, lanes[place].watermark
-        if buffer.watermark() > before:
-            ordered = release(buffer)
-            yield ordered.released, ordered.watermark
+    lane: int
+    events: Batch
+    watermark: int
+    records: int
+
+
+def read_lanes(lanes: Sequence[Lane], pool: Executor) -> Generator[LaneBatch, None, None]:
+    """The batches of all lanes, of the one that is furthest behind in event time first; each is read one ahead."""
+
+    def take(place: int) -> LaneBatch | None:
+        batch = next(batches[place], None)
+        return None if batch is None else LaneBatch(place, batch, lanes[place].watermark, lanes[place].records)
+
+    batches = [lane.batches() for lane in lanes]
+    ahead = {place: pool.submit(take, place) for place in range(len(lanes))}
+    watermarks = dict.fromkeys(ahead, NO_TIME)
+    try:
+        while ahead:
+            place = min(ahead, key=watermarks.__getitem__)
+            found = ahead.pop(place).result()
+            if found is not None:
+                ahead[place] = pool.submit(take, place)
+                watermarks[place] = found.watermark
+                yield found
+    finally:
+        wait(ahead.values())
+        for lane in lanes:
+            lane.close()
+
+
+class Merge:
+    """Events of several partitions in one order: event time, stream, partition, offset."""
+
+    def __init__(self, lanes: int, columns: int) -> None:
+        self._buffer = Buffer(columns=columns, slack_ms=[0], partitions=[(0, place) for place in range(lanes)])
+
+    def add(self, found: LaneBatch) -> tuple[Batch, int] | None:
+        """What can be released now, with event time after it. Of one lane that is all; its batch is handed on."""
+        buffer = self._buffer
+        if len(buffer.partitions) == 1:
+            return found.events, found.watermark
+        _add_all(buffer, found.events)
+        before, buffer.max_event_time[(0, found.lane)] = buffer.low_watermark, found.watermark
+        if buffer.watermark() <= before:
+            return None
+        ordered = release(buffer)
+        return ordered.released, ordered.watermark
 
 
 def _add_all(buffer: Buffer, batch: Batch) -> None:

@@ -9,10 +9,11 @@ what it found. Reading begins before `from_ms`, by as much as the rules look bac
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,7 +29,7 @@ from samovar.patterns.syntax.tree import Rule
 from samovar.service.backtest.compare import ComparedRows, Marks, compare, marks_of
 from samovar.service.backtest.current import Current, StagePosition, reached, read_between, read_current
 from samovar.service.backtest.finds import DAY_MS, HOUR_MS, Finds, MatchRows
-from samovar.service.backtest.fold import STATE_BYTES, Fold, FoldedMatch, Tally, run_fold
+from samovar.service.backtest.fold import STATE_BYTES, Fold, FoldedMatch, Tally, plan_over, run_fold
 from samovar.service.backtest.lanes import OffsetSpan
 from samovar.service.backtest.rules import ANY, Group, any_variants, grouped, load_rules, warm_up_ms
 from samovar.service.config.models import ServiceFile
@@ -36,14 +37,15 @@ from samovar.service.query import read
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.stages import stages_of
 from samovar.service.topology.topics import counted_topics, partitions_of
+from samovar.tasks.input.placement import checked_streams
 
 EXAMPLES = 3  # of each kind and rule
 EXAMPLE_EVENTS = 8  # of one match
 FEW_DAYS = 3  # so few are shown by the hour
 
 OnProgress: TypeAlias = Callable[[int, int], None]  # records read, and of how many
-# Runs folds, and says how many records it has read and what it met. The local engine, or Spark's.
-Engine: TypeAlias = Callable[[ServiceFile, Log, Sequence[Fold], Tally, Callable[[int], None]], Iterator[FoldedMatch]]
+# Runs a fold, and says how many records it has read and what it met. The local engine, or Spark's.
+Engine: TypeAlias = Callable[[ServiceFile, Log, Fold, Tally, Callable[[int], None]], Iterator[FoldedMatch]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,11 +153,10 @@ class Backtest:
 
 
 def run_here(
-    settings: ServiceFile, log: Log, folds: Sequence[Fold], tally: Tally, on_events: Callable[[int], None]
+    settings: ServiceFile, log: Log, fold: Fold, tally: Tally, on_events: Callable[[int], None]
 ) -> Iterator[FoldedMatch]:
-    """The local engine: one fold after the other."""
-    for fold in folds:
-        yield from run_fold(settings, log, fold, tally, on_events)
+    """The local engine, on all cores that this process may use."""
+    return run_fold(settings, log, fold, tally, on_events, len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +219,8 @@ class _BacktestRun:
 
     def run(self, on_progress: OnProgress, begun: float) -> Backtest:
         groups = grouped(self.settings, self.rules, self.partitions)
-        folds = [fold for group in groups for fold in self._folds(group)]
-        total, done = sum(fold.records for fold in folds), 0
+        fold = self._fold(groups)
+        total, done = fold.records, 0
 
         def on_events(records: int) -> None:
             nonlocal done
@@ -227,7 +228,7 @@ class _BacktestRun:
             on_progress(done, total)
 
         with closing(Finds()) as finds, closing(Finds()) as before:
-            for match in self.asked.run(self.settings, self.log, folds, self.tally, on_events):
+            for match in self.asked.run(self.settings, self.log, fold, self.tally, on_events):
                 finds.add(match)
             begin_ms = NO_TIME if self.from_ms is None else self.from_ms
             end_ms = self.tally.max_event_time + 1 if self.to_ms is None else self.to_ms
@@ -261,36 +262,39 @@ class _BacktestRun:
             notes=notes,
         )
 
-    def _folds(self, group: Group) -> Iterator[Fold]:
-        """What is read for a group of rules."""
+    def _fold(self, groups: Sequence[Group]) -> Fold:
+        """What is read for all groups of rules."""
+        rules = [rule for group in groups for rule in group.rules]
+        wanted = {name for group in groups for name in group.streams}
         spans = []
         for partition in range(self.partitions):
             start, stop = {}, {}
-            for name in group.streams:
-                stream = self.settings.streams[name]
+            for name, stream in self.settings.streams.items():
+                if name not in wanted:
+                    continue
                 at = TopicPartition(stream.topic, partition)
                 begin, end = self.log.bounds([at])[at]
                 start[name], stop[name] = begin, end
                 if self.from_ms is not None:
                     # No event after it is missed: event time is ahead of the log's by a bounded amount.
-                    back_ms = max(map(warm_up_ms, group.rules)) + stream.slack_ms + stream.max_future_skew_ms
+                    back_ms = max(map(warm_up_ms, rules)) + stream.slack_ms + stream.max_future_skew_ms
                     first = self.log.offset_at(at, max(0, self.from_ms - back_ms))
                     start[name] = min(end, max(begin, first))
                     if start[name] == begin > 0:
                         self.notes.append(f"{at} begins at offset {begin:,}: what was before is no more there")
             spans.append(OffsetSpan(partition, start, stop))
-        rules = (*group.rules, *(any_variants(group.rules) if self.asked.overlap_any else ()))
-        until_ms = END_OF_TIME if self.to_ms is None else self.to_ms
-        placed_in = self.partitions if group.apart else 1
-        for part in [(span,) for span in spans] if group.apart else [tuple(spans)]:
-            yield Fold(
-                rules=rules,
-                streams=group.streams,
-                spans=part,
-                until_ms=until_ms,
-                state_bytes=self.asked.state_bytes,
-                placed_in=placed_in,
-            )
+        apart = [rule for group in groups if group.apart for rule in group.rules]
+        checked = checked_streams(plan_over(self.settings, self.settings.streams, apart, self.partitions))
+        if self.asked.overlap_any:
+            groups = [replace(each, rules=(*each.rules, *any_variants(each.rules))) for each in groups]
+        return Fold(
+            groups=tuple(groups),
+            spans=tuple(spans),
+            until_ms=END_OF_TIME if self.to_ms is None else self.to_ms,
+            state_bytes=self.asked.state_bytes,
+            placed_in=self.partitions,
+            checked=frozenset(checked),
+        )
 
     def _result(
         self,

@@ -1,15 +1,15 @@
 """The engine of backtests that runs on Spark: one task per fold, by the function that the local engine runs.
 
 Each task gets its partitions in their order, of Kafka by Spark's own connector, and keeps its states as the local
-engine does; what it found comes back packed. A rule that is keyed by another field than its topics is one task over all
-partitions.
+engine does; what it found comes back packed. Rules that are keyed by another field than their topics are as many tasks
+as there are partitions, each of which reads all partitions and works on a share of the keys.
 """
 
 from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TypeAlias
 
@@ -35,9 +35,10 @@ def engine_on(session: Callable[[], OpenSession], on_progress: OnProgress) -> En
     """Runs folds on a session, which is asked for when it is needed: it starts while rules are loaded and checked."""
 
     def run(
-        settings: ServiceFile, log: Log, folds: Sequence[Fold], tally: Tally, _on_events: Callable[[int], None]
+        settings: ServiceFile, log: Log, whole: Fold, tally: Tally, _on_events: Callable[[int], None]
     ) -> Iterator[FoldedMatch]:
         refuse_remote_executors(settings, session())
+        folds = list(whole.parts())
         total = sum(fold.records for fold in folds)
         parts = []
         for fold in folds:

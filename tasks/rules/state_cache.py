@@ -14,7 +14,15 @@ from itertools import islice
 
 from samovar.changelog.formats.record import ROW, key_prefix, unreadable_rows
 from samovar.native.kernel import Batch
-from samovar.patterns.engine.matcher import UNLIMITED, PendingMatches, StateError, States, StepBudget, find_matches
+from samovar.patterns.engine.matcher import (
+    UNLIMITED,
+    KeyShare,
+    PendingMatches,
+    StateError,
+    States,
+    StepBudget,
+    find_matches,
+)
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.rules.timer_index import ROWS_END, Index, TimerIndex
@@ -23,8 +31,10 @@ from samovar.tasks.rules.timer_index import ROWS_END, Index, TimerIndex
 class StateCache:
     """States of all rules of one task, over its store."""
 
-    def __init__(self, plan: Plan, store: TaskStore, topics: Sequence[str]) -> None:
+    def __init__(self, plan: Plan, store: TaskStore, topics: Sequence[str], share: KeyShare | None = None) -> None:
+        """With a share, only its keys are worked on."""
         self.plan = plan
+        self.share = share
         self.topics = topics  # of the inputs, by their numbers
         self.store = store
         self.is_forgotten = False
@@ -61,6 +71,8 @@ class StateCache:
                     before_at_ms=rule.alerts_from_ms,
                     after_start_ms=rule.began_by_ms,
                 )
+        if self.share is not None:
+            states.only(self.share)
         states.limit(self.budget)
         return states
 

@@ -186,6 +186,25 @@ match: |
     assert backtested(service, text, overlap_any=False).rules[0].overlap_any is None
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["threads", "parts"])
+def test_threads_and_parts_change_nothing(service: Service, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules by the topics' key and by others, which run on all partitions: as a live service found them."""
+    by_country = "rule: spread\nmatch: |\n  aggregate by country over 2m [purchase where true] having count() >= 3\n"
+    service.produce(many(400))
+    monkeypatch.setenv("SAMOVAR_TUNABLES__REPLAY_RECORDS", "50")
+
+    def in_threads(settings: Any, log: Any, one: Any, tally: Any, on_events: Any) -> Iterator[Any]:
+        for each in [one] if whole else one.parts():
+            yield from fold.run_fold(settings, log, each, tally, on_events, workers=3)
+
+    rules = [*RULES.values(), by_country]
+    first, second = (backtested(service, *rules, run=run).to_json() for run in (fold.run_fold, in_threads))
+    for each in (first, second):
+        del each["seconds"], each["events_per_s"]
+    assert first == second
+    assert all(rule["found"] > 0 for rule in first["rules"])
+
+
 def test_states_beyond_memory_change_nothing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     service.produce(many(900, cards=61))
     there = ids_of(service, *RULES.values())

@@ -1,0 +1,74 @@
+"""Shares of the keys: several states, each with a share, find together what one finds, each key in one of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samovar.native.kernel import Batch
+from samovar.patterns.engine.compile import Program, compile_rules
+from samovar.patterns.engine.matcher import ALL_KEYS, END_OF_TIME, KeyShare, States, step
+from tests.support.matching import Match, arrived, as_set, in_order, part, rules_of
+from tests.support.random_rules import Fields, rules_and_events
+
+
+def found_in(share: KeyShare, program: Program, batch: Batch) -> tuple[list[Match], States]:
+    """Matches of a share, in two steps."""
+    states, middle = States(program), len(batch) // 2
+    states.only(share)
+    found = list(step(states, part(batch, 0, middle), int(batch.time[middle]) - 1 if len(batch) else 0))
+    return [*found, *step(states, part(batch, middle, len(batch)), END_OF_TIME)], states
+
+
+@given(cases=st.lists(rules_and_events(), min_size=1, max_size=3), count=st.integers(2, 9))
+def test_shares_find_together_what_one_finds(cases: list[tuple[str, list[Fields]]], count: int) -> None:
+    texts = [text.replace("rule: ", f"rule: r{number}-", 1) for number, (text, _) in enumerate(cases)]
+    program = compile_rules(rules_of(*texts))
+    batch = in_order(arrived(program, [event for _, events in cases for event in events]))
+    whole, states = found_in(ALL_KEYS, program, batch)
+    shares = [found_in(ALL_KEYS.part(number, count), program, batch) for number in range(count)]
+    assert as_set(match for found, _ in shares for match in found) == as_set(whole)
+    for number in range(len(program.rules)):
+        assert sum(each.tallies(number).no_key for _, each in shares) == states.tallies(number).no_key
+    assert sum(each.dropped() for _, each in shares) == states.dropped()
+
+
+def test_programs_that_share_fields_read_one_batch() -> None:
+    texts = [
+        f"rule: by-{key}\nmatch: |\n  aggregate by {key} over 1h [a where n > 0] having count() > 1\n" for key in "pq"
+    ]
+    fields = compile_rules(rules_of(*texts)).fields
+    both = [compile_rules(rules_of(text), fields) for text in texts]
+    events = [{"type": "a", "ts": 1_700_000_000_000 + at, "n": 1, "p": "x", "q": f"y{at % 2}"} for at in range(4)]
+    batch = in_order(arrived(both[0], events))
+    assert [len(step(States(each), batch, END_OF_TIME)) for each in both] == [1, 2]
+
+
+def test_rows_of_a_share_are_those_of_its_keys() -> None:
+    (rule,) = rules_of("rule: by-card\nmatch: |\n  aggregate by card over 1h [a where true] having count() > 0\n")
+    program = compile_rules([rule])
+    events = [{"type": "a", "ts": 1_700_000_000_000, "card": f"c{number % 200}"} for number in range(600)]
+    batch = in_order(arrived(program, [*events, {"type": "a", "ts": 1_700_000_000_000}]))  # the last one has no key
+    states, marked = States(program), np.zeros(len(batch), int)
+    for number in range(10):
+        states.only(KeyShare(number, 10))
+        rows = states.rows_in_share(batch, 0)
+        assert len({events[row]["card"] for row in np.flatnonzero(rows)}) * 3 == rows.sum()
+        assert 10 <= rows.sum() <= 120  # about 60
+        marked += rows
+    assert marked.tolist() == [1] * 600 + [0]
+
+
+def test_hashes_of_keys_never_change() -> None:
+    """Samples that are kept were chosen by them."""
+    (rule,) = rules_of("rule: by-k\nmatch: |\n  aggregate by k over 1h [a where true] having count() > 0\n")
+    program = compile_rules([rule])
+    keys = ["c1", "a longer key than eight bytes", "", 7, -1, 2.5, True]
+    batch = in_order(arrived(program, [{"type": "a", "ts": 1_700_000_000_000, "k": key} for key in keys]))
+    states = States(program)
+    numbers = []
+    for number in range(64):
+        states.only(KeyShare(number, 64))
+        numbers += [(row, number) for row in np.flatnonzero(states.rows_in_share(batch, 0)).tolist()]
+    assert [number for _, number in sorted(numbers)] == [32, 28, 25, 30, 49, 6, 14]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOCAL = "local[*]"
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it
 LOOK_S = 0.5
 END_S = 20.0  # for Java to end by itself
 HOST = "127.0.0.1"
@@ -206,6 +207,11 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def may_be_local(master: str | None) -> bool:
+    """Whether a session that is to start would be on this machine; what spark-submit was told is known when it has."""
+    return is_local(master or LOCAL) and (master is not None or SUBMITTED not in os.environ)
+
+
 def _opened() -> OpenSession | None:
     """The session that this process has already: of a notebook, of tests, of a command around this one."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes long, and is not always installed
@@ -231,7 +237,7 @@ class _Launched:
 
         global _ours  # noqa: PLW0603 - a process has one Spark, anyone who asks for it
         log, log4j = self._folder / "spark.log", self._folder / "log4j2.properties"
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, with a Java that knows where it runs
+        submitted = SUBMITTED in os.environ  # by spark-submit, with a Java that knows where it runs
         log4j.write_text(LOG4J.format(file=log), "utf-8")
         if submitted:
             SparkContext._ensure_initialized()  # the Java that is there knows what spark-submit was told

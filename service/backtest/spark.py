@@ -21,8 +21,7 @@ from samovar.changelog.spark.session import OpenSession
 from samovar.service.backtest.fold import Fold, FoldedMatch, Tally, run_fold
 from samovar.service.backtest.run import Engine
 from samovar.service.config.models import ServiceFile
-from samovar.service.spark.jobs import refuse_remote_executors
-from samovar.service.spark.session import connector_settings
+from samovar.service.spark.session import connector_settings, refuse_remote_executors
 from samovar.service.topology.logs import opened
 
 CHUNK = 20_000  # matches that are packed together
@@ -37,7 +36,7 @@ def engine_on(session: Callable[[], OpenSession], on_progress: OnProgress) -> En
     def run(
         settings: ServiceFile, log: Log, whole: Fold, tally: Tally, _on_events: Callable[[int], None]
     ) -> Iterator[FoldedMatch]:
-        refuse_remote_executors(settings, session())
+        refuse_remote_executors(settings, is_local=session().is_local)
         folds = list(whole.parts())
         total = sum(fold.records for fold in folds)
         parts = []

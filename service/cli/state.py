@@ -5,13 +5,14 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from samovar.changelog.spark.session import may_be_local
 from samovar.common.progress import Progress
 from samovar.service.auth.audit import record_reading
 from samovar.service.cli.options import Config, Engine, Json, Master, add_group, refuse_engine, service_log
@@ -38,6 +39,8 @@ Folder = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="Another state, as `restore --out` makes it.")
 ]
 
+
+Asked = tuple[Sequence[int], str | None]  # partitions and stage
 
 app = typer.Typer(rich_markup_mode=None)
 state = add_group(app, "state", "Look at the state of a service, also while it runs. Nothing is changed.")
@@ -159,20 +162,21 @@ def verify(
     """Hold each store against its changelog and its source: the input folded again, by the same rules.
 
     Works while the service runs. The first difference is shown with its rule and key, and what each side holds.
-    `--engine spark` verifies all stores at once, states larger than memory too, and lists every key that differs.
+    `--engine spark` verifies all stores at once, states larger than memory too, and lists every key that differs. On a
+    cluster (`--master`), which reaches no stores, it holds the changelogs of all partitions against the source.
 
     Exit codes: 0 equal, 1 different, 2 wrong usage or refused, 3 equal, but not all of it can be verified any more.
     """
     refuse_engine(engine, master)
     verdicts = []
     with at_site(config) as site:
-        found = site.found(partition or (), stage)
-        verified = _verified_on_spark(site, found, master, json) if engine == "spark" else _verified(found, json)
-        for verdict in verified:
+        asked = partition or (), stage
+        on_spark = engine == "spark"
+        for verdict in _verified_on_spark(site, asked, master, json) if on_spark else _verified(site, asked, json):
             verdicts.append(verdict)
             if not json:
                 print("\n".join(text_of_verdict(verdict)), flush=True)
-        there = {(here.stage, each) for here, each in found}
+        there = {(each.stage, each.partition) for each in verdicts}
         for here in site.stages(stage):
             missing = [each for each in here.chosen(partition or ()) if (here.stage, each) not in there]
             if missing and not json:
@@ -185,20 +189,27 @@ def verify(
     raise typer.Exit(UNVERIFIABLE if any(each.unverifiable for each in verdicts) else 0)
 
 
-def _verified(found: list[tuple[StateLocation, int]], quiet: bool) -> Iterator[Verdict]:
+def _verified(site: StateLocation, asked: Asked, quiet: bool) -> Iterator[Verdict]:
     progress = Progress(sys.stderr, quiet=quiet)
-    for here, each in found:
+    for here, each in site.found(*asked):
         verdict = verified(here, each, int(time.time() * 1000), lambda _, done: progress.reading(done, None))
         progress.clear()
         yield verdict
 
 
-def _verified_on_spark(
-    site: StateLocation, found: list[tuple[StateLocation, int]], master: str | None, quiet: bool
-) -> Iterator[Verdict]:
+def _verified_on_spark(site: StateLocation, asked: Asked, master: str | None, quiet: bool) -> Iterator[Verdict]:
+    if may_be_local(master):
+        site.found(*asked)  # refuses what is not there before Spark starts
     with (
         ProgressDisplay(sys.stderr, as_json=quiet) as display,
         starting_for(site.settings, "samovar verify", master, display.say) as start,
     ):
-        display.say(f"verifying {len(found)} stores against changelog and source")
-        yield from verify_all(start.ready(), site, found, display)
+        session = start.ready()
+        if session.is_local:
+            found, what = site.found(*asked), "stores against changelog and source"
+        else:
+            partitions, stage = asked
+            found = [(here, each) for here in site.stages(stage) for each in here.chosen(partitions)]
+            what = "changelogs against the source; stores lie on their own machines"
+        display.say(f"verifying {len(found)} {what}")
+        yield from verify_all(session, site, found, display)

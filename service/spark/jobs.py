@@ -13,15 +13,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from samovar.changelog.formats.record import FORMATS, POSITION
 from samovar.changelog.formats.staged import StagedManifest, StagedTables, attempt, finish, place_of
-from samovar.changelog.log import TopicPartition
+from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.restore.restore import Restore, checkpoint_of
 from samovar.changelog.spark.connector_log import Range, SparkFeed, fed_log
+from samovar.changelog.spark.parts import PartRanges, spread_over
 from samovar.changelog.spark.progress import Ticker
 from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
+from samovar.common.folders import make_private
 from samovar.service.config.models import ServiceFile
 from samovar.service.recovery.restore.plan import RestorePlan
 from samovar.service.topology.logs import opened
@@ -61,14 +64,29 @@ def arrived(service: ShippedService, stage: str, feed: SparkFeed | None = None) 
         ).at(stage)
 
 
-def refuse_remote_executors(settings: ServiceFile, session: OpenSession) -> None:
-    """An executor elsewhere would find no embedded log, and make an empty one."""
-    if settings.log.embedded is not None and not session.is_local:
+def refuse_unshared(session: OpenSession, log: Log, folder: Path) -> None:
+    """What executors write to a folder that is not this machine's would be lost, and the job end well."""
+    if session.is_local:
+        return
+    make_private(folder)
+    token = folder / f".seen-{uuid4().hex}"
+    token.touch()
+    try:
+        tasks = 2 * session.spark.sparkContext.defaultParallelism
+        seen = spread_over(session, "shared folder", log, None, [PartRanges(token, ())] * tasks, _is_seen)
+    finally:
+        token.unlink()
+    if not all(seen):
         raise Refused(
-            "engine-unfit",
-            "the embedded log is a file of this machine, which executors elsewhere cannot read",
-            "Leave `--master` out: Spark then runs here.",
+            "folder-unshared",
+            f"executors of the cluster do not see the folder {folder} of this machine, and are to write there",
+            "Name a folder that all machines reach by the same path: `--staging` of a restore, `views: {store: PATH}`"
+            " of the service file for views. Or leave `--master` out: Spark then runs here.",
         )
+
+
+def _is_seen(token: Path, _tick: Ticker, _feed: SparkFeed | None) -> bool:
+    return token.exists()
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from samovar.common.errors import Refused
 from samovar.common.folders import PART, tidy
 from samovar.service.recovery.restore.plan import STAGING, RestorePlan, RestoreRequest
 from samovar.service.recovery.restore.run import BuildResult, Engine, OnProgress, alone, refuse_running, replay
-from samovar.service.spark.jobs import JobPart, ranges_of, refuse_remote_executors, shipped, stage
-from samovar.service.spark.session import connector_settings
+from samovar.service.spark.jobs import JobPart, ranges_of, refuse_unshared, shipped, stage
+from samovar.service.spark.session import connector_settings, refuse_remote_executors
 from samovar.service.topology.stores import StateLocation, read_store_status
 from samovar.state.rocks import RocksStore
 from samovar.tasks.replay.rebuild import ReplayEnd
@@ -48,11 +48,17 @@ def stage_all(
 def stage_to(
     session: OpenSession, site: StateLocation, plans: Sequence[RestorePlan], staging: Path, on_job: OnJob
 ) -> list[StagedTables]:
-    """The same into a folder that stays. What a job that was killed left there half made is removed first."""
+    """The same into a folder that stays. What executors that were killed left there half made is removed."""
+    places = {place_of(staging, planned.stage, 0).parent for planned in plans}
     with alone(staging):
-        for name in {planned.stage for planned in plans}:
-            tidy(place_of(staging, name, 0).parent)
-        return stage_all(session, site, plans, staging, on_job)
+        refuse_unshared(session, site.log, staging)
+        try:
+            for place in places:
+                tidy(place)
+            return [look(each.folder) for each in stage_all(session, site, plans, staging, on_job)]
+        finally:
+            for place in places:
+                tidy(place)
 
 
 def refuse_unreachable(site: StateLocation, session: OpenSession, staging: Path | None) -> None:
@@ -66,7 +72,7 @@ def refuse_unreachable(site: StateLocation, session: OpenSession, staging: Path 
             "Add `--staging PATH`, a folder that all machines reach, and then run `samovar restore CONFIG --ingest"
             " PATH` on the node.",
         )
-    refuse_remote_executors(site.settings, session)
+    refuse_remote_executors(site.settings, is_local=session.is_local)
 
 
 class OnSpark(Engine):

@@ -27,7 +27,8 @@ from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.backtest.current import reached
 from samovar.service.config.models import ServiceFile
-from samovar.service.spark.jobs import refuse_remote_executors
+from samovar.service.spark.jobs import refuse_unshared
+from samovar.service.spark.session import refuse_remote_executors
 from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.ruleset import has_rules
@@ -66,7 +67,8 @@ class ViewBuilder:
     on_progress: OnProgress = lambda _: None
 
     def __post_init__(self) -> None:
-        refuse_remote_executors(self.settings, self.session)
+        refuse_remote_executors(self.settings, is_local=self.session.is_local)
+        refuse_unshared(self.session, self.log, self.settings.views.store)
         self.settings = with_published_rules(self.settings, self.log)  # the rules that run, not those of the files
 
     @cached_property

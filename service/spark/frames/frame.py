@@ -27,11 +27,13 @@ from typing import TYPE_CHECKING
 from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.log import Log, Records, TopicPartition
 from samovar.changelog.spark.connector_log import Range
+from samovar.changelog.spark.session import is_local
 from samovar.changelog.spark.source import Condition, Frame, register
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.service.config.loading import load_service
 from samovar.service.query.read import offset_of
+from samovar.service.spark.session import refuse_remote_executors
 from samovar.service.topology.logs import opened
 from samovar.service.topology.stores import StateLocation, site_of
 
@@ -146,16 +148,19 @@ def register_spark(spark: SparkSession) -> None:
     from samovar.service.spark.frames.stream import stream_of  # noqa: PLC0415 - it imports this module
     from samovar.service.spark.write import sink_of  # noqa: PLC0415 - only a session needs it
 
-    folder = str(Path.cwd())
-    opening, streaming = partial(frame_of, folder=folder), partial(stream_of, folder=folder)
+    folder, context = str(Path.cwd()), getattr(spark, "sparkContext", None)  # a session by Spark Connect has none
+    here = context is None or is_local(str(context.master))
+    opening = partial(frame_of, folder=folder, is_local=here)
+    streaming = partial(stream_of, folder=folder, is_local=here)
     register(spark, NAME, opening, streaming, partial(sink_of, folder=folder))
 
 
-def frame_of(options: Mapping[str, str], folder: str = ".") -> Frame:
+def frame_of(options: Mapping[str, str], folder: str = ".", is_local: bool = True) -> Frame:
     """Opens a frame; nothing is read yet. Paths begin in `folder`: Spark's own processes may have started elsewhere."""
     asked = parse_options(options)
     asked = replace(asked, config=(Path(folder) / asked.config).absolute())
     settings = load_service(asked.config)
+    refuse_remote_executors(settings, is_local=is_local)
     with opened(settings) as log:
         return frame_in(site_of(settings, log), asked)
 

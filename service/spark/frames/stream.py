@@ -29,6 +29,7 @@ from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.query.read import offset_of
 from samovar.service.spark.frames.frame import FrameOptions, FrameRange, frame_in, parse_options
+from samovar.service.spark.session import refuse_remote_executors
 from samovar.service.topology.logs import kafka_of, open_log, opened
 from samovar.service.topology.stores import site_of
 
@@ -73,7 +74,7 @@ class StreamOffsets:
         return StreamOffsets({topic: each["id"] for topic, each in topics}, offsets)
 
 
-def stream_of(options: Mapping[str, str], folder: str = ".") -> ServiceStream:
+def stream_of(options: Mapping[str, str], folder: str = ".", is_local: bool = True) -> ServiceStream:
     """Opens a stream; nothing is read yet. Its columns are those of this moment."""
     asked = parse_options(options)
     asked = replace(asked, config=(Path(folder) / asked.config).absolute(), is_stream=True)
@@ -83,6 +84,7 @@ def stream_of(options: Mapping[str, str], folder: str = ".") -> ServiceStream:
         hint = 'Add `.option("mode", "changes")`, and keep the last row of each key.'
         raise Refused("frame-option", "a stream of the changelog is one of its changes", hint)
     settings = load_service(asked.config)
+    refuse_remote_executors(settings, is_local=is_local)
     with opened(settings) as log:
         site = site_of(settings, log)
         frame: Any = frame_in(site, asked)

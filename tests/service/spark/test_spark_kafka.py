@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -45,7 +42,6 @@ from samovar.state.memory import MemoryStore
 from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
 from tests.service.spark.test_streams import followed
 from tests.service.spark.test_streams import opened as opened_stream
-from tests.support.project import ROOT
 from tests.support.small_service import RULES, Service, make, many, restored, run, run_apart, wipe
 
 SPREAD = "rule: spread\nmatch: |\n  aggregate by country over 1m [purchase where true] having distinct(card) >= 4\n"
@@ -466,34 +462,3 @@ def test_an_open_transaction_is_refused_in_time(ran: OnKafka, log: Log, monkeypa
         producer.abort_transaction(30)
     assert refused.value.code == "restore-stuck"
     assert f"{at} came for 120 s, at offset 0 of 1" in refused.value.what
-
-
-# ---------------------------------------------------------------- a cluster
-
-
-def test_on_a_cluster_tables_are_staged_and_taken_by_the_node(ran: OnKafka, tmp_path: Path) -> None:
-    """Executors are processes of their own that share no folder with the driver but the one for staging."""
-    before = ran.service.digests()
-    staging = tmp_path / "staging"
-    done = on_cluster("restore", ran.service.config, "--engine", "spark", "--staging", staging, "--json")
-    assert {each["partition"]: each["digest"] for each in json.loads(done)["staged"]} == before
-    wipe(ran.service)
-    taken = restored(ran.service, "--ingest", staging)
-    assert {each["partition"]: each["digest"] for each in taken["restored"]} == before
-
-
-def on_cluster(*arguments: object) -> str:
-    """A command on a master and two workers, each with an executor of one core."""
-    command = [
-        sys.executable,
-        "-m",
-        "samovar.service.cli.main",
-        *map(str, arguments),
-        "--master",
-        "local-cluster[2,1,1024]",
-    ]
-    # Three Javas that live for seconds: what they would gain by compiling well they have no time to use.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

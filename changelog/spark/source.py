@@ -87,11 +87,16 @@ def map_sorted(
     frame: DataFrame, by: Sequence[str], order: Sequence[str], do: Callable[..., Any], fields: Sequence[tuple[str, Any]]
 ) -> DataFrame:
     """What a function makes of Arrow batches, called with all rows of the same `by` in one task, in order."""
+    placed = frame.repartition(*by) if by else frame.coalesce(1)
+    return map_arrow(placed.sortWithinPartitions(*order), do, fields)
+
+
+def map_arrow(frame: DataFrame, do: Callable[..., Any], fields: Sequence[tuple[str, Any]]) -> DataFrame:
+    """What a function makes of a task's Arrow batches."""
     import pyarrow as pa  # noqa: PLC0415 - with pyspark only
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
 
-    placed = frame.repartition(*by) if by else frame.coalesce(1)
-    return placed.sortWithinPartitions(*order).mapInArrow(do, from_arrow_schema(pa.schema(list(fields))))
+    return frame.mapInArrow(do, from_arrow_schema(pa.schema(list(fields))))
 
 
 Opening: TypeAlias = Callable[[Mapping[str, str]], Frame]  # from the options of a reader

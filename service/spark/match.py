@@ -1,14 +1,15 @@
 """The matcher as a transform of a data frame: rows that are events, to the alerts that rules find in them.
 
 Rows go to tasks by the fields that a rule is keyed by, and in each task through the kernel in the order of a service:
-event time, topic, partition, offset. States are in memory, those of the keys of one task. Rules that are keyed alike
-share a pass. One whose steps are keyed by different fields, by an expression or not at all is a single task.
+event time, topic, partition, offset. States are in memory, those of the keys of one task; of a stream they are Spark's
+(samovar.service.spark.match_stream). Rules that are keyed alike share a pass. One whose steps are keyed by different
+fields, by an expression or not at all is a single task, or a single bucket of a stream.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain, islice
@@ -17,17 +18,19 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from samovar.changelog.spark.source import map_sorted
+from samovar.changelog.spark.source import map_arrow, map_sorted
+from samovar.changelog.spark.stateful import GROUP, ROW, has_watermark, map_groups
 from samovar.common.errors import Refused
 from samovar.common.suggest import did_you_mean
 from samovar.native.kernel import Int32s, Int64s
 from samovar.patterns.api import Rules, load_rules
-from samovar.patterns.engine.compile import compile_rules
+from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.matcher import MAX_EVENTS, MAX_MATCHES, MAX_PARTIALS
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.engine.replay import EventReplay
 from samovar.patterns.semantics.event_types import brackets_of
 from samovar.patterns.syntax.tree import Field, Rule
+from samovar.service.spark.match_stream import BucketMatcher, StreamMatcher, check_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +41,7 @@ MS, STREAM, PARTITION, OFFSET, TOPIC = "_ms", "_stream", "_partition", "_offset"
 WHOLE = ("tinyint", "smallint", "int", "bigint")
 PLAIN = ("string", "boolean", *WHOLE)  # of which equal keys have equal hashes
 ALERTS_AT_ONCE = 10_000
+BUCKETS = 1_024
 GivenRules: TypeAlias = Rules | Sequence[Rule] | str | Path
 
 
@@ -53,7 +57,7 @@ class FrameMatchOptions:
     max_matches: int
 
 
-def match(
+def match(  # noqa: PLR0913 - options of a run, by name
     events: DataFrame,
     rules: GivenRules,
     *,
@@ -61,28 +65,26 @@ def match(
     time: str = "_event_time",
     type: str = "_type",
     flush: bool = True,
+    buckets: int = BUCKETS,
     max_partials: int = MAX_PARTIALS,
     max_events: int = MAX_EVENTS,
     max_matches: int = MAX_MATCHES,
 ) -> DataFrame:
-    """The alerts that rules find in a frame of events, with the columns of `alerts`.
+    """The alerts that rules find in a frame or stream of events, with the columns of `alerts`.
 
     `topics` names the topic of the events; of several, in the order of the service file, a column `_topic` says which.
     By it and by `_partition` and `_offset` an alert has the id that the service gives it; a frame without these is
     numbered as it is read. Without `flush`, event time ends at the frame's largest, which is looked for at once.
+
+    Event time of a stream is its watermark: `events.withWatermark("_event_time", "5 seconds")`. Keys are in so many
+    `buckets`, whose states Spark reads and writes as a whole.
     """
     from samovar.service.spark.frames.events import ALERT  # noqa: PLC0415 - pyarrow takes long to import
 
-    if events.isStreaming:
-        raise Refused(
-            "engine-unfit",
-            "`match` is for frames, and this is a stream: what a key has seen would be lost with every batch",
-            'Let the service match (`samovar run`), and read its alerts: `spark.readStream`, source "alerts".',
-        )
     given = tuple(load_rules(rules) if isinstance(rules, str | Path) else rules)
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     columns = [*_place_columns(events, names, time), _quoted(type)]
-    until_ms = None if flush else events.selectExpr(columns[0]).groupBy().max(MS).collect()[0][0]
+    until_ms = None if flush or events.isStreaming else events.selectExpr(columns[0]).groupBy().max(MS).collect()[0][0]
     options = FrameMatchOptions(
         topics=names,
         type=type,
@@ -94,6 +96,8 @@ def match(
     groups: dict[tuple[str, ...], list[Rule]] = {}
     for rule in given:
         groups.setdefault(_key_columns(events, rule), []).append(rule)
+    if events.isStreaming:
+        return _match_stream(events, groups, options, time, columns, buckets)
     found = []
     for by, own in groups.items():
         frame = events.selectExpr(*columns, *_field_columns(events, own, type))
@@ -102,8 +106,63 @@ def match(
     return reduce(lambda left, right: left.unionAll(right), found)
 
 
+def _match_stream(
+    events: DataFrame,
+    groups: Mapping[tuple[str, ...], Sequence[Rule]],
+    options: FrameMatchOptions,
+    time: str,
+    columns: Sequence[str],
+    buckets: int,
+) -> DataFrame:
+    """All rules in one stage with states, the only one that a query may have."""
+    from samovar.service.spark.frames.events import ALERT  # noqa: PLC0415 - pyarrow takes long to import
+
+    kinds = dict(events.dtypes)
+    if kinds[time] != "timestamp" or not has_watermark(events, time):
+        hint = f'Say how late events may come: `events.withWatermark("{time}", "5 seconds")`.'
+        raise _refused(f"the stream has no watermark by a timestamp `{time}`", hint)
+    if not {PARTITION, OFFSET} <= kinds.keys():
+        hint = "Ids of alerts are made of them: name the columns of the source so, as in `partition as _partition`."
+        raise _refused(f"a stream needs the columns `{PARTITION}` and `{OFFSET}`", hint)
+    ms, *place = [column.rpartition(" as ")[0] for column in columns[:4]]
+    head = ", ".join(f"coalesce({each}, -1)" for each in place)
+    rules = tuple(chain.from_iterable(groups.values()))
+    names = [columns[4], *_field_columns(events, rules, options.type)]
+    fields = ", ".join(f"{_text(_plain(name))}, {_json_value(name, kinds[_plain(name)])}" for name in names)
+    event = f"concat_ws(' ', {head}, to_json(named_struct('{MS}', {ms}, {fields})))"
+    matchers, spreads = {}, []
+    for by, own in groups.items():
+        keys, bucket = check_of(", ".join(by)) >> 1, f"pmod(xxhash64({', '.join(by)}), {buckets})" if by else "0"
+        spreads.append(f"{keys << 32}L + {bucket}")
+        matchers[keys] = BucketMatcher(
+            rules=tuple(own), topics=options.topics, type=options.type, spread=bucket,
+            max_partials=options.max_partials, max_events=options.max_events, max_matches=options.max_matches,
+        )  # fmt: skip
+    is_event = f"{_quoted(time)} is not null and {_quoted(options.type)} is not null"
+    spread = f"explode(array({', '.join(spreads)})) as {GROUP}"
+    rows = events.where(is_event).selectExpr(spread, _quoted(time), f"{event} as {ROW}")
+    return map_arrow(map_groups(rows, StreamMatcher(matchers)), partial(_alerts_of_lines, rules), ALERT)
+
+
+def _json_value(column: str, kind: str) -> str:
+    """A column as JSON has it: as the matcher reads columns of a frame."""
+    if kind == "date":
+        return f"unix_date({column}) * 86400000L"
+    if kind.startswith("timestamp"):
+        return f"unix_millis(cast({column} as timestamp))"
+    return f"nanvl({column}, null)" if kind in ("float", "double") else column
+
+
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _plain(name: str) -> str:
+    return name[1:-1].replace("``", "`")
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _refused(what: str, hint: str) -> Refused:
@@ -120,7 +179,7 @@ def _place_columns(events: DataFrame, topics: Sequence[str], time: str) -> list[
     if len(topics) > 1 and TOPIC not in kinds:
         hint = 'Add it before frames are joined: `.withColumn("_topic", lit("purchase"))`.'
         raise _refused(f"events of {len(topics)} topics need a column `{TOPIC}`", hint)
-    listed = ", ".join("'" + name.replace("'", "\\'") + "'" for name in topics)
+    listed = ", ".join(map(_text, topics))
     stream = f"array_position(array({listed}), {TOPIC}) - 1" if len(topics) > 1 else "0"
     is_placed = PARTITION in kinds and OFFSET in kinds
     return [
@@ -163,10 +222,8 @@ def _matches(
     rules: tuple[Rule, ...], options: FrameMatchOptions, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The alerts in all rows of one task."""
-    import pyarrow as pa  # noqa: PLC0415 - on executors only
 
     from samovar.patterns.engine.frames import Frames  # noqa: PLC0415 - as above
-    from samovar.service.spark.frames.events import ALERT, alert_row  # noqa: PLC0415 - as above
 
     program = compile_rules(rules)
     replay = EventReplay(
@@ -179,9 +236,20 @@ def _matches(
         places=_places,
     )  # fmt: skip
     steps = chain(chain.from_iterable(replay.take_ordered(taken.take(each)) for each in batches), replay.finish())
+    yield from _alert_batches(program, (line for found in steps if len(found) for line in found.lines))
+
+
+def _alerts_of_lines(rules: tuple[Rule, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return _alert_batches(compile_rules(rules), (line for batch in batches for line in batch.column(0).to_pylist()))
+
+
+def _alert_batches(program: Program, lines: Iterable[bytes | str]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    from samovar.service.spark.frames.events import ALERT, alert_row  # noqa: PLC0415 - as above
+
     own = {plan.version: plan.rule for plan in program.rules}
-    alerts = (json.loads(line) for found in steps if len(found) for line in found.lines)
-    rows = (alert_row(alert, own[alert["version"]]) for alert in alerts)
+    rows = (alert_row(alert, own[alert["version"]]) for alert in map(json.loads, lines))
     while some := list(islice(rows, ALERTS_AT_ONCE)):
         yield pa.RecordBatch.from_pylist(some, schema=pa.schema(list(ALERT)))
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_matched(spark: OpenSession, service: Service) -> None:
         (frame, {"time": "ts"}, "that is string"),
         (in_ms, {"time": "ts", "type": "type"}, "did you mean `amout`"),
         (in_ms, {"time": "ts", "type": "type", "topics": ["a", "b"]}, "_topic"),
-        (stream, {}, "readStream"),
+        (stream, {}, "no column `_event_time`"),
     ):
         with pytest.raises(Refused) as refused:
             samovar.spark.match(given, rules, **options)

@@ -98,10 +98,10 @@ SAMOVAR_EXPORT void samovar_show_suppressed(Handle* h, int show) {
 }
 // Only keys whose hash is in a part of all hashes, from the first up to and with the last; see KeyShare.
 SAMOVAR_EXPORT void samovar_share(Handle* h, uint64_t first, uint64_t last) { h->engine.share = KeyShare{first, last}; }
-// By row, whether it has a key of the share, of one of the program's keys.
-SAMOVAR_EXPORT int64_t samovar_mark_share(Handle* h, Batch* batch, int64_t keyspec, uint8_t* out) {
+// The hash of each row's key, by one of the program's keys; 0 where it has none.
+SAMOVAR_EXPORT int64_t samovar_hash_keys(Handle* h, Batch* batch, int64_t keyspec, uint64_t* out) {
   if (!h->engine.takes(*batch)) return OTHER_BATCH;
-  return within_memory(h, [&] { h->engine.mark_share(*batch, (int)keyspec, out); return (int64_t)batch->rows; });
+  return within_memory(h, [&] { h->engine.hash_keys(*batch, (int)keyspec, out); return (int64_t)batch->rows; });
 }
 SAMOVAR_EXPORT void samovar_states_free(Handle* h) { delete h; }
 

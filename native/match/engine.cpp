@@ -322,7 +322,7 @@ bool Engine::in_share(int keyspec, size_t row) {
   return share.has(KeyTable::hash(scratch_key_));
 }
 
-void Engine::mark_share(Batch& batch, int keyspec, uint8_t* out) {
+void Engine::hash_keys(Batch& batch, int keyspec, uint64_t* out) {
   size_t slice = (size_t)std::min(sizes.cold, sizes.slice);
   std::string key;
   for (size_t base = 0; base < batch.rows; base += slice) {
@@ -332,7 +332,7 @@ void Engine::mark_share(Batch& batch, int keyspec, uint8_t* out) {
       key.clear();
       bool good = true;
       for (int node : program_.keyspecs[(size_t)keyspec]) good = good && encode_key(key, eval_.at_row(node, row));
-      out[base + row] = good && share.has(KeyTable::hash(key));
+      out[base + row] = good ? std::max<uint64_t>(KeyTable::hash(key), 1) : 0;
     }
   }
 }

@@ -72,7 +72,7 @@ class Engine final : public HistoryHook {
   Counters history_counters;
   Sizes sizes;
   KeyShare share;
-  void mark_share(Batch& batch, int keyspec, uint8_t* out);  // which rows have a key of the share
+  void hash_keys(Batch& batch, int keyspec, uint64_t* out);  // of every row; 0 where it has none
   void remember(int64_t results) { eval_.memo_most = (size_t)results; }
 
   // rows.cpp

@@ -91,7 +91,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     # for keys, results of functions that are remembered
     "samovar_sizes": (None, [c_void_p, *[c_int64] * 6]),
     "samovar_share": (None, [c_void_p, c_uint64, c_uint64]),
-    "samovar_mark_share": (KernelCount, [c_void_p, c_void_p, c_int64, c_void_p]),
+    "samovar_hash_keys": (KernelCount, [c_void_p, c_void_p, c_int64, c_void_p]),
     "samovar_states_free": (None, [c_void_p]),
     "samovar_step": (c_int64, [c_void_p, c_void_p, c_size_t, c_size_t, c_int64, c_int]),
     "samovar_found": (c_void_p, [c_void_p, c_void_p]),
@@ -245,6 +245,12 @@ class KeyShare(NamedTuple):
         """One of so many parts of this one."""
         return KeyShare(self.number * of + number, self.of * of)
 
+    def has(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of the keys with these hashes are of it; 0 is no key."""
+        first, last = map(np.uint64, self.hashes())
+        found: NDArray[np.bool_] = (hashes >= max(first, np.uint64(1))) & (hashes <= last)
+        return found
+
     def hashes(self) -> tuple[int, int]:
         return (self.number << 64) // self.of, ((self.number + 1 << 64) // self.of) - 1
 
@@ -363,10 +369,10 @@ class States:
         """Work on the keys of a share only, from the beginning: events of other keys go by."""
         _library().samovar_share(self.handle, *share.hashes())
 
-    def rows_in_share(self, batch: Batch, keyspec: int) -> NDArray[np.bool_]:
-        """By row, whether it has a key of the share, by one of the program's keys."""
-        found = np.zeros(len(batch), np.bool_)
-        self.checked(_library().samovar_mark_share(self.handle, batch.handle, keyspec, found.ctypes.data))
+    def key_hashes(self, batch: Batch, keyspec: int) -> NDArray[np.uint64]:
+        """By row, the hash of its key, by one of the program's keys; 0 where it has none."""
+        found = np.zeros(len(batch), np.uint64)
+        self.checked(_library().samovar_hash_keys(self.handle, batch.handle, keyspec, found.ctypes.data))
         return found
 
     def take_marked(self) -> bool:

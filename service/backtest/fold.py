@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -207,6 +207,11 @@ class _GroupRun:
         wait([step for _, steps in self._steps for step in steps])
         for states in self._all():
             states.close()
+
+
+def lane_of(log: Log, plan: Plan, span: OffsetSpan, until_ms: int, checked: Collection[str], **how: Any) -> Lane:
+    """A lane with what the journal says of its partition."""
+    return Lane(log, plan, span, _journal(log, plan, span.partition), until_ms, checked, **how)
 
 
 def _journal(log: Log, plan: Plan, partition: int) -> Sequence[JournalEntry]:

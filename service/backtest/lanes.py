@@ -6,7 +6,7 @@ does not matter here. A stream that ends holds nothing back any more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -59,12 +59,23 @@ class Lane:
     """A partition on its way through history. The source of truth for how far it is."""
 
     def __init__(
-        self, log: Log, plan: Plan, span: OffsetSpan, entries: Sequence[JournalEntry], until_ms: int,
+        self,
+        log: Log,
+        plan: Plan,
+        span: OffsetSpan,
+        entries: Sequence[JournalEntry],
+        until_ms: int,
         checked: Collection[str],
-    ) -> None:  # fmt: skip
-        """Of `checked` streams, records in another partition than their key's are put aside, as the live task does."""
-        self.span, self.until_ms = span, until_ms
-        self.source = StreamSource(plan.inputs, plan.fields, span.partition)
+        *,
+        make: Callable[..., StreamSource] = StreamSource,
+        resumes: bool = False,
+    ) -> None:
+        """Of `checked` streams, records in another partition than their key's are put aside, as the live task does.
+
+        One that `resumes` goes on where another stopped: what happened at its first records counts.
+        """
+        self.span, self.until_ms, self._resumes = span, until_ms, resumes
+        self.source = make(plan.inputs, plan.fields, span.partition)
         self.source.replay()
         self.source.check_places(checked, None)
         self.watermark = self.source.watermark
@@ -84,7 +95,7 @@ class Lane:
         if any(at > stop[stream] for stream, at in places):
             return False
         # What happened to event time before the first record is not known of the records either.
-        return entry.kind == EntryKind.SCHEMA or any(at > start[stream] for stream, at in places)
+        return entry.kind == EntryKind.SCHEMA or any(at > start[stream] - self._resumes for stream, at in places)
 
     @property
     def records(self) -> int:

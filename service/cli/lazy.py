@@ -43,6 +43,7 @@ RULES = {
     "test": ("offline", "Run the tests inside rule files."),
     "explain": ("rules", "Explain a rule in plain English, with a drawing."),
     "backtest": ("backtest", "Run rules over the past, and compare with what was found."),
+    "sample": ("backtest", "Keep the events of some keys, for previews of rules."),
     "publish": ("publish", "Give rules to a running service, without a restart."),
     "disable": ("publish", "Stop a rule."),
     "enable": ("publish", "Let a rule run again, or alert that was in shadow."),

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
+from anyio import from_thread
 from fastapi import Depends, Request
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
@@ -141,3 +142,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(inner) for name, inner in value.items()}
     return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def is_connected(request: Request) -> bool:
+    """Whether the one who asked still waits. For the threads that answer."""
+    return not from_thread.run(request.is_disconnected)

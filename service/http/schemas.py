@@ -488,6 +488,45 @@ class DryRunShown(BaseModel):
     complete: bool
 
 
+class EstimateShown(BaseModel):
+    """Alerts of all keys, and between which numbers they are with 95 % confidence; three times the same where it is
+    exact.
+    """
+
+    count: int
+    low: int
+    high: int
+
+
+class DayEstimated(EstimateShown):
+    day: str
+
+
+class PreviewShown(BaseModel):
+    """What a rule finds from one event time to another, from a `share` of the keys; 1 is all of them.
+
+    `complete` where that is all there is; `sampled` where it is from a sample, of which `behind` records lack.
+    `alerts` are those of the keys looked at. `sampling` is how far a sample is that is being made now, a share of 1.
+    """
+
+    rule: str
+    version: str
+    from_: int | None = Field(alias="from")
+    to: int | None
+    share: float
+    complete: bool
+    sampled: bool
+    behind: int
+    keys: int
+    events: int
+    alerts: int
+    keys_with_alerts: int
+    found: EstimateShown
+    days: list[DayEstimated]
+    seconds: float
+    sampling: float | None
+
+
 class FunctionShown(BaseModel):
     """`optional` is how many of the last arguments may be left out, `rest` the type of any further ones."""
 
@@ -569,7 +608,7 @@ class JobShown(BaseModel):
     """`progress` is a share of 1. `result` is there when it is done, `problem` when it failed."""
 
     job: str
-    what: Literal["backtest", "view"]
+    what: Literal["backtest", "sample", "view"]
     by: str
     state: Literal["running", "done", "failed", "cancelled"]
     progress: float

@@ -25,6 +25,7 @@ from samovar.service.config.addresses import HttpAddress
 from samovar.service.config.models import ServiceFile, TlsSettings
 from samovar.service.http.broadcaster import Broadcaster
 from samovar.service.http.jobs import Jobs
+from samovar.service.http.previews import Previews
 from samovar.service.http.server import client_context
 from samovar.service.http.sinks import Sinks
 from samovar.service.http.status_poller import StatusPoller
@@ -80,6 +81,7 @@ class AppState(QueryContext):
         self.broadcaster = Broadcaster()
         self.watch = StatusPoller(settings, log, watch_every_s)
         self.jobs = Jobs()
+        self.previews = Previews(settings, log, self.jobs)
         self.requests: Counter[tuple[str, int]] = Counter()  # answers by method and status
         self.sinks = Sinks(settings, log, slot)
         self.tokens = Tokens()

@@ -234,3 +234,34 @@ def test_a_backtest_is_held_against_what_was_raised(page: Page, site: Site) -> N
     expect(page.locator("#backtest .stats")).to_contain_text("Found")
     expect(page.locator("#backtest .stat").filter(has_text="New")).to_contain_text("0")
     expect(page.locator("#backtest svg .column")).not_to_have_count(0)
+
+
+def test_a_preview_follows_what_is_typed_and_nothing_moves(browser: Browser, site: Site) -> None:
+    card_testing(site, "c601")
+    wait_for(lambda: site.get("/alerts?key=c601")["alerts"], "the alert")
+    with opened(browser, site, "light") as (page, watch):
+        page.goto("/rules/card-testing")
+        expect(page.locator("#verdict")).to_contain_text("No errors")
+        text = site.get("/rules/card-testing")["text"]
+        page.get_by_role("tab", name="Backtest").click()
+        found, told, below = (
+            page.locator("#preview .stats"),
+            page.locator("#preview .preview-told"),
+            page.locator("#run-backtest"),
+        )
+        expect(found).to_contain_text("It finds")
+        expect(found).to_contain_text("exactly")  # so few events are all looked at
+        expect(found).not_to_contain_text("0 alerts")
+        expect(told).to_contain_text("Of all keys")
+        place = below.bounding_box()
+        write(page, text.replace("amount > 200", "amount > 999999"))
+        expect(found).to_contain_text("0 alerts")
+        expect(page.locator("#preview")).to_have_attribute("aria-busy", "false")
+        write(page, "rule: broken")
+        expect(told).to_contain_text("this is of the text before")
+        expect(found).to_contain_text("0 alerts")
+        page.route("**/rules/preview", lambda route: route.fulfill(status=503, body='{"title": "The log is away"}'))
+        write(page, text)
+        expect(told).to_contain_text("No newer preview: The log is away.")
+        assert below.bounding_box() == place
+        assert [fault for fault in watch.faults if "/rules/preview" not in fault] == []

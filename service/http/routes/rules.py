@@ -45,6 +45,7 @@ from samovar.service.http.request import (
     Reading,
     RequestContext,
     answered,
+    is_connected,
 )
 from samovar.service.http.schemas import answers_with, fields_of
 from samovar.service.http.state import AppState
@@ -434,6 +435,16 @@ def begin_backtest(context: Authoring, body: BacktestBody) -> Response:
 
     job = context.app_state.jobs.start("backtest", context.name, work)
     return answered({"job": job.number}, 202)
+
+
+@router.post("/rules/preview", responses=answers_with(schemas.PreviewShown))
+def show_preview(context: Authoring, body: RuleTextBody) -> Response:
+    """What a rule would find, within seconds: exact for some keys, estimated for all. Who asks again takes the place of
+    what was asked before.
+    """
+    rule = rule_to_run(context, body.text)
+    found = context.app_state.previews.run(context.name, rule, lambda: is_connected(context.request))
+    return answered(found.to_json() | {"sampling": context.app_state.previews.sampling(context.name, rule, found)})
 
 
 @router.get("/jobs/{job}", responses=answers_with(schemas.JobShown))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from samovar.native.kernel import Batch
 from samovar.patterns.engine.compile import Program, compile_rules
 from samovar.patterns.engine.matcher import ALL_KEYS, END_OF_TIME, KeyShare, States, step
-from tests.support.matching import Match, arrived, as_set, in_order, part, rules_of
+from tests.support.matching import Match, arrived, as_set, in_order, part, program_of, rules_of
 from tests.support.random_rules import Fields, rules_and_events
 
 
@@ -45,30 +49,20 @@ def test_programs_that_share_fields_read_one_batch() -> None:
     assert [len(step(States(each), batch, END_OF_TIME)) for each in both] == [1, 2]
 
 
-def test_rows_of_a_share_are_those_of_its_keys() -> None:
-    (rule,) = rules_of("rule: by-card\nmatch: |\n  aggregate by card over 1h [a where true] having count() > 0\n")
-    program = compile_rules([rule])
-    events = [{"type": "a", "ts": 1_700_000_000_000, "card": f"c{number % 200}"} for number in range(600)]
-    batch = in_order(arrived(program, [*events, {"type": "a", "ts": 1_700_000_000_000}]))  # the last one has no key
-    states, marked = States(program), np.zeros(len(batch), int)
-    for number in range(10):
-        states.only(KeyShare(number, 10))
-        rows = states.rows_in_share(batch, 0)
-        assert len({events[row]["card"] for row in np.flatnonzero(rows)}) * 3 == rows.sum()
-        assert 10 <= rows.sum() <= 120  # about 60
-        marked += rows
-    assert marked.tolist() == [1] * 600 + [0]
+def hashes_of(keys: Sequence[Any]) -> NDArray[np.uint64]:
+    program = program_of("rule: by-k\nmatch: |\n  aggregate by k over 1h [a where true] having count() > 0\n")
+    batch = in_order(arrived(program, [{"type": "a", "ts": 1_700_000_000_000, "k": key} for key in keys]))
+    return States(program).key_hashes(batch, 0)
+
+
+def test_each_key_is_in_one_share_and_shares_are_about_as_large() -> None:
+    hashes = hashes_of([*(f"c{number}" for number in range(2_000)), None])
+    sizes = np.array([KeyShare(number, 10).has(hashes) for number in range(10)])
+    assert sizes.sum(axis=0).tolist() == [1] * 2_000 + [0]
+    assert 160 < sizes.sum(axis=1).min() <= sizes.sum(axis=1).max() < 240
 
 
 def test_hashes_of_keys_never_change() -> None:
     """Samples that are kept were chosen by them."""
-    (rule,) = rules_of("rule: by-k\nmatch: |\n  aggregate by k over 1h [a where true] having count() > 0\n")
-    program = compile_rules([rule])
-    keys = ["c1", "a longer key than eight bytes", "", 7, -1, 2.5, True]
-    batch = in_order(arrived(program, [{"type": "a", "ts": 1_700_000_000_000, "k": key} for key in keys]))
-    states = States(program)
-    numbers = []
-    for number in range(64):
-        states.only(KeyShare(number, 64))
-        numbers += [(row, number) for row in np.flatnonzero(states.rows_in_share(batch, 0)).tolist()]
-    assert [number for _, number in sorted(numbers)] == [32, 28, 25, 30, 49, 6, 14]
+    hashes = hashes_of(["c1", "a longer key than eight bytes", "", 7, -1, 2.5, True])
+    assert (hashes >> np.uint64(58)).tolist() == [32, 28, 25, 30, 49, 6, 14]

@@ -125,6 +125,7 @@ def test_roles_may_what_they_may(closed: tuple[Served, dict[str, str]]) -> None:
     alert = viewer.get("/alerts")["alerts"][0]["id"]
     assert viewer.put(f"/alerts/{alert}/label", {"label": "open"}, 403)["code"] == "access-role"
     assert viewer.post("/rules/try", {"text": "x"}, 403)["code"] == "access-role"
+    assert viewer.post("/rules/preview", {"text": "x"}, 403)["code"] == "access-role"
     assert viewer.post("/dead-letters/redrive", {}, 403)["code"] == "access-role"
     assert author.put(f"/alerts/{alert}/label", {"label": "open"})["by"] == "author"
     assert author.post("/dead-letters/redrive", {}, 403)["code"] == "access-role"

@@ -64,6 +64,7 @@ def questions(site: Served, tokens: dict[str, str]) -> dict[str, tuple[str, Any]
         "POST /rules/test": ("/rules/test", text),
         "POST /rules/explain": ("/rules/explain", text),
         "POST /rules/try": ("/rules/try", {**text, "minutes": 600}),
+        "POST /rules/preview": ("/rules/preview", text),
         "POST /rules/plan": ("/rules/plan", {"text": RULES["testing"].replace("runs=2..", "runs=3..")}),
         "POST /rules/publish": ("/rules/publish", {"text": RULES["testing"].replace("runs=2..", "runs=3..")}),
         "POST /rules/{rule}/disable": ("/rules/testing/disable", {"note": "no"}),

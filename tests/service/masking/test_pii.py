@@ -235,7 +235,7 @@ def questions(probe: str, number: int, id: str) -> Iterator[tuple[str, str, str,
                 where = [{"column": column, "op": op, "value": probe}]
                 yield "viewer", "POST", f"/views/{view}/query", {"where": where}
     for text in rules_that_compare(probe, number):
-        for path in ("try", "plan", "publish", "backtest"):
+        for path in ("try", "plan", "publish", "backtest", "preview"):
             yield "author", "POST", f"/rules/{path}", {"text": text}
     for act in ("add", "remove"):
         yield "author", "POST", f"/lists/watched/{act}", {"items": [probe]}
@@ -337,7 +337,7 @@ def test_a_rule_is_tried_where_it_compares_marked_fields_with_nothing_but_each_o
 def test_a_refusal_names_the_field_and_who_may(sites: tuple[Site, Site]) -> None:
     (site, tokens, _), _ = sites
     text = 'rule: x\nmatch: |\n  sequence by country with maxspan=1m\n    [purchase where card like "4*"] as p\n'
-    for path in ("try", "plan", "publish", "backtest"):
+    for path in ("try", "plan", "publish", "backtest", "preview"):
         refused = site.as_(tokens["author"]).post(f"/rules/{path}", {"text": text}, 403)
         assert refused["code"] == "pii-comparison"
         assert "`card`" in refused["title"]

@@ -1,4 +1,4 @@
-"""pyarrow is an extra: as large as everything else that Samovar installs, and not needed to run a service."""
+"""pyarrow and DuckDB are extras: as large as everything else that Samovar installs, and not needed to run a service."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ def require_arrow(what: str) -> None:
         raise Refused(
             "arrow-missing", f"{what} need pyarrow, which is not installed", "`pip install 'samovar[arrow]'`."
         )
+
+
+def require_sql() -> None:
+    """To be asked before DuckDB is imported."""
+    missing = [name for name in ("duckdb", "prompt_toolkit", "pyarrow") if find_spec(name) is None]
+    if missing:
+        what = f"SQL needs {' and '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} not installed"
+        raise Refused("sql-missing", what, "`pip install 'samovar[sql]'`.")

@@ -197,12 +197,6 @@ def query(session: OpenSession, sql: str, *, files: bool = True) -> DataFrame:
             spark.conf.set("spark.sql.runSQLOnFiles", "true")
 
 
-def rows_of(session: OpenSession, frame: DataFrame, limit: int) -> tuple[list[str], list[list[Any]]]:
-    """The first rows: names of columns, and values."""
-    found = session.run("query", lambda: frame.limit(limit).toArrow())
-    return list(found.column_names), [list(row.values()) for row in found.to_pylist()]
-
-
 def values_of(session: OpenSession, table: SqlTable, expression: str) -> list[str | None]:
     """All values of an expression over a table, as text."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above

@@ -217,19 +217,16 @@ def views_query(
     config: Config,
     name: Name,
     *,
-    sql: Annotated[str | None, typer.Option(metavar="SQL", help="A query; otherwise the first rows.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most so many rows.")] = 20,
     json: Json = False,
 ) -> None:
-    """Show rows of a view, or run a query in Spark's SQL, to which all published views are tables.
-
-    In SQL a view's name has `_` for `-`. Without --sql no Spark is needed.
+    """Show the first rows of a view. For queries over views: `samovar sql`.
 
     Exit codes: 0 fine, 2 wrong usage or refused.
     """
     with exit_on_refusal():
         settings = load_service(config)
-        found = query(settings, name, sql, limit)
+        found = query(settings, name, limit)
         with opened(settings) as log:
             record_reading(log, settings, "views query", {"view": name})
     print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else _table(found))

@@ -1,26 +1,27 @@
 """Rules, lists and views for those who may not see marked fields.
 
-A rule's text that names values of a marked field, and a list of such values, hold what the field holds. Which columns
-of a view hold what is marked is known by where they come from: samovar.changelog.spark.lineage says what each column
-reads, and this what is in that. A column whose origin is not known is taken to be computed from marked values.
+A rule's text that names values of a marked field, and a list of such values, hold what the field holds. What is in the
+columns of a view samovar.service.views.flows says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from samovar.common.errors import Refused
 from samovar.patterns.rulefile.rule_file import load_text
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.alerts.query import versions_of
+from samovar.service.config.models import ServiceFile
 from samovar.service.http.request import RequestContext
 from samovar.service.http.state import AppState
-from samovar.service.masking.fields import HIDDEN, names_values
+from samovar.service.masking.fields import HIDDEN, Lineage, names_values
 from samovar.service.masking.lineage import Flow
 from samovar.service.topology.ruleset import lists_of
+from samovar.service.views import flows
 from samovar.service.views.files import table_name
-from samovar.service.views.sources import stream_tables
 from samovar.service.views.store import ViewManifest
 
 # ---------------------------------------------------------------- rules and lists
@@ -101,84 +102,37 @@ def shown_text(context: RequestContext, text: str) -> str:
 
 # ---------------------------------------------------------------- columns of views
 
-PLACE = frozenset({"_partition", "_offset", "_time", "day"})
-ALERTS = PLACE | {
-    "rule", "version", "severity", "tags", "start", "end", "at", "events", "total", "duration_ms"
-}  # fmt: skip
-# By table, the columns that hold nothing of an event's.
-CLEAR = {
-    "alerts": ALERTS,
-    "sessions": ALERTS,
-    "labels": PLACE | {"rule", "label", "by", "at", "note"},
-    "dead_letters": PLACE | {"reason", "topic", "partition", "offset", "stage"},
-    "late": PLACE | {"late_ms", "stream", "topic", "partition", "offset", "stage"},
-}
-STATES = PLACE | {"_stage", "deleted", "kind", "version", "partials", "due", "alerted", "quiet_until", "of"}
-INPUTS = PLACE | {"_event_time", "_type", "_error"}
-IDS = frozenset({"id", "alert", "key", "_key"})  # shown as pseudonyms, so that rows can be told apart
+
+@dataclass(frozen=True)
+class ServedRules:
+    """The rules that this process knows of, versions of before included."""
+
+    app_state: AppState
+
+    @property
+    def settings(self) -> ServiceFile:
+        return self.app_state.settings
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.app_state.lineage
+
+    def now(self) -> Iterable[Rule]:
+        return self.app_state.rule_cache.get().rules.values()
+
+    def versions_of(self, table: str) -> list[Rule | None]:
+        loaded = self.app_state.rule_cache.get()
+        books = () if loaded.registry is None else loaded.registry.entries
+        names = {*loaded.rules, *(each.name for each in books)}
+        found: list[Rule | None] = []
+        for name in sorted(name for name in names if f"alerts_{table_name(name)}" == table):
+            found += [loaded.rules[name]] if name in loaded.rules else []
+            entries = () if loaded.registry is None else loaded.registry.history(name)
+            versions = {*versions_of(self.app_state.index, name), *(each.version for each in entries)}
+            found += [loaded.of_version(name, version) for version in sorted(versions)]
+        return found
 
 
 def flows_of_view(app_state: AppState, manifest: ViewManifest) -> dict[str, Flow]:
     """By column, what is in it."""
-    found = {}
-    for name in {**manifest.columns, **manifest.lineage}:
-        origin = manifest.lineage.get(name)
-        reads = [] if origin is None else [read.partition(".") for read in origin["reads"]]
-        flow = max((flow_of_source(app_state, table, column) for table, _, column in reads), default=Flow.CLEAR)
-        is_computed = origin is None or not (origin["plain"] or flow is Flow.CLEAR)
-        found[name] = Flow.COMPUTED if is_computed else flow
-    return found
-
-
-def flow_of_source(app_state: AppState, table: str, column: str) -> Flow:
-    """What is in a column of a table that views read, or in a part of it."""
-    streams, lineage = stream_tables(app_state.settings), app_state.lineage
-    whole = column.partition(".")[0]
-    if table in streams:
-        if not lineage.paths_of(streams[table]) or column in INPUTS:
-            return Flow.CLEAR
-        if whole in ("_key", "_value"):
-            return Flow.OWN if whole == "_key" else Flow.COMPUTED
-        return Flow.OWN if lineage.is_marked_in(streams[table], column) else Flow.CLEAR
-    if not lineage.any:
-        return Flow.CLEAR
-    if table in CLEAR:
-        return Flow.CLEAR if whole in CLEAR[table] else Flow.OWN if whole in IDS else Flow.COMPUTED
-    if table in ("states", "changes"):
-        quotes = any(lineage.of(rule).quotes for rule in app_state.rule_cache.get().rules.values())
-        return Flow.CLEAR if whole in STATES or (whole == "name" and not quotes) else Flow.COMPUTED
-    return _flow_of_alerts(app_state, table, column) if table.startswith("alerts_") else Flow.COMPUTED
-
-
-def _flow_of_alerts(app_state: AppState, table: str, column: str) -> Flow:
-    """Of the alerts of one rule: all versions of it that are known, or were met, count."""
-    whole, part, *_ = [*column.split("."), ""]
-    if whole in ALERTS:
-        return Flow.CLEAR
-    rules = _rule_versions(app_state, table)
-    if not rules or None in rules:
-        return Flow.OWN if whole in IDS else Flow.COMPUTED
-    flows = [app_state.lineage.of(rule) for rule in rules if rule is not None]
-    if whole in IDS:
-        return Flow.CLEAR if all(each.has_clear_key for each in flows) else Flow.OWN
-    if whole == "message":
-        said = [said[0] for each in flows for said in each.message if not isinstance(said, str)]
-        return Flow.COMPUTED if any(said) else Flow.CLEAR
-    if whole != "emit":
-        return Flow.COMPUTED
-    emits = [max(each.emit.values(), default=Flow.CLEAR) if not part else each.emit.get(part) for each in flows]
-    found = max((each for each in emits if each is not None), default=Flow.CLEAR)
-    return found if part or found is Flow.CLEAR else Flow.COMPUTED
-
-
-def _rule_versions(app_state: AppState, table: str) -> list[Rule | None]:
-    loaded = app_state.rule_cache.get()
-    books = () if loaded.registry is None else loaded.registry.entries
-    names = {*loaded.rules, *(each.name for each in books)}
-    found: list[Rule | None] = []
-    for name in sorted(name for name in names if f"alerts_{table_name(name)}" == table):
-        found += [loaded.rules[name]] if name in loaded.rules else []
-        entries = () if loaded.registry is None else loaded.registry.history(name)
-        versions = {*versions_of(app_state.index, name), *(each.version for each in entries)}
-        found += [loaded.of_version(name, version) for version in sorted(versions)]
-    return found
+    return flows.flows_of_view(ServedRules(app_state), manifest)

@@ -4,9 +4,9 @@
     makeable(settings, names)                   the views that can be made now, and why others cannot
     rebuild(settings, log, session, views)      all rows again
     refresh(settings, log, session, views)      as each view's file says
-    query(settings, "alerts-by-hour", None, 100) -> Rows(columns, rows)
+    query(settings, "alerts-by-hour", 100) -> Rows(columns, rows)
 
-Only what makes views, and a query in SQL, needs Spark; the rest reads files.
+Only what makes views needs Spark; the rest reads files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from samovar.changelog.log import Log, TopicPartition
 from samovar.common import folders
 from samovar.common.arrow import require_arrow
 from samovar.common.errors import LogUnavailable, Refused
-from samovar.common.suggest import did_you_mean
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops.status import first_times
-from samovar.service.views.files import BadView, View, load_views, table_name, view_named
+from samovar.service.views.files import BadView, View, load_views, view_named
 from samovar.service.views.store import CATALOG, ViewManifest, ViewStore, never_made, published
 
 if TYPE_CHECKING:
@@ -250,12 +249,10 @@ def update_catalog(settings: ServiceFile) -> None:
     folders.sync(settings.views.store)
 
 
-def query(settings: ServiceFile, name: str, sql: str | None, limit: int) -> QueryRows:
-    """The first rows of a view; or, on Spark, those of a query in its SQL, to which all published views are tables."""
+def query(settings: ServiceFile, name: str, limit: int) -> QueryRows:
+    """The first rows of a view. Queries are for `samovar sql`."""
     limit = max(1, min(limit, MOST_ROWS))
     store = _store(settings, name)
-    if sql is not None:
-        return _query_sql(settings, sql, limit)
     require_arrow("rows of views")
     import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
@@ -267,26 +264,6 @@ def query(settings: ServiceFile, name: str, sql: str | None, limit: int) -> Quer
     columns = [name for name in manifest.columns if name in found.column_names]
     rows = found.select(columns).to_pylist()
     return QueryRows(tuple(columns), tuple(tuple(row.values()) for row in rows))
-
-
-def _query_sql(settings: ServiceFile, text: str, limit: int) -> QueryRows:
-    from samovar.changelog.spark import views as sql  # noqa: PLC0415 - with Spark only
-    from samovar.changelog.spark.session import starting  # noqa: PLC0415 - as above
-
-    tables = {table_name(store.name): store.path(store.current() or 0) for store in published(settings.views.store)}
-    with starting("samovar views query") as start:
-        session = start.ready()
-        for name, folder in tables.items():
-            session.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
-        try:
-            columns, rows = sql.rows_of(session, sql.query(session, text, files=False), limit)
-        except sql.SqlFault as fault:
-            if fault.missing is not None:
-                hint = did_you_mean(fault.missing, tables) or f"Published views are {', '.join(tables)}."
-                raise Refused("view-source", f"there is no table `{fault.missing}`", hint) from fault
-            hint = f"Did you mean one of {', '.join(fault.suggested[:5])}?" if fault.suggested else "Fix the query."
-            raise Refused("view-sql", fault.message, hint) from fault
-    return QueryRows(tuple(columns), tuple(map(tuple, rows)))
 
 
 def plain(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """/views: what is published of the materialized views, their rows, picked and ordered, and their versions: one of them
 shown again, and a new one made, by a job on Spark in this process.
 
-No SQL is taken here: Spark's reads any file that it is asked for. `samovar views query` takes it, from anyone who may
-run commands. Names are those of the service's own views: no path and no master is taken from anyone who asks.
+No SQL is taken here: `samovar sql` takes it, from anyone who may run commands. Names are those of the service's own
+views: no path and no master is taken from anyone who asks.
 """
 
 from __future__ import annotations

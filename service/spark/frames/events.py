@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import eq
@@ -88,7 +88,7 @@ class RecordFrame:
     settings: ServiceFile
     schema: pa.Schema
     parts: tuple[FrameRange, ...]
-    columns: Callable[[], Columns]
+    columns: Callable[..., Columns]  # of all, or of those that `wanted` names
     topic: str
     key: bytes | None = None
     only: tuple[str, Callable[[str], bool]] | None = None  # a column, and whether a value is wanted
@@ -107,6 +107,12 @@ class RecordFrame:
         exact = [text.encode() for text in texts if "\ufffd" not in text]  # which stands for what is not text
         return replace(self, parts=parts, key=exact[0] if exact and self.key is None else self.key)
 
+    def choosing(self, names: Collection[str]) -> RecordFrame:
+        """The same with some of its columns: of the others nothing is decoded. What rows are picked by stays."""
+        wanted = {*names, *(() if self.only is None else self.only[:1])}
+        schema = pa.schema([each for each in self.schema if each.name in wanted])
+        return replace(self, schema=schema, columns=partial(self.columns, wanted=frozenset(wanted)))
+
     def ranges(self, log: Log) -> Sequence[Range]:  # noqa: ARG002 - as a frame has it
         return ranges_of(self.parts)
 
@@ -119,17 +125,15 @@ class RecordFrame:
 
     def batches(self, records: Records, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Rows of records; `columns` is what the field of this name gives."""
-        empty = np.flatnonzero(records.keys.starts == records.keys.ends)
-        keyless = np.zeros(len(records), np.bool_)
-        keyless[empty] = [records.key(row) is None for row in empty.tolist()]
-        keys = objects(records.keys, keyless)
-        place = [
-            pa.array(np.full(len(records), records.partition, np.int32)),
-            pa.array(np.asarray(records.offsets)),
-            pa.array(np.asarray(records.times, np.int64) * 1000, LONG).cast(TIME),
-            pa.array([text_of(key) for key in keys], TEXT),
-        ]
-        batch = pa.RecordBatch.from_arrays([*place, *columns(records)], schema=self.schema)
+        keys = _keys(records) if self.key is not None or "_key" in self.schema.names else []
+        place: dict[str, Callable[[], pa.Array]] = {
+            "_partition": lambda: pa.array(np.full(len(records), records.partition, np.int32)),
+            "_offset": lambda: pa.array(np.asarray(records.offsets)),
+            "_time": lambda: pa.array(np.asarray(records.times, np.int64) * 1000, LONG).cast(TIME),
+            "_key": lambda: pa.array([text_of(key) for key in keys], TEXT),
+        }
+        placed = [array() for name, array in place.items() if name in self.schema.names]
+        batch = pa.RecordBatch.from_arrays([*placed, *columns(records)], schema=self.schema)
         if self.key is not None:
             batch = batch.filter(pa.array([key == self.key for key in keys]))
         if self.only is not None:
@@ -138,8 +142,15 @@ class RecordFrame:
         yield from (batch.slice(start, BATCH_ROWS) for start in range(0, batch.num_rows, BATCH_ROWS))
 
 
+def _keys(records: Records) -> list[bytes | None]:
+    empty = np.flatnonzero(records.keys.starts == records.keys.ends)
+    keyless = np.zeros(len(records), np.bool_)
+    keyless[empty] = [records.key(row) is None for row in empty.tolist()]
+    return list(objects(records.keys, keyless))
+
+
 def _frame(
-    site: StateLocation, options: FrameOptions, topic: str, fields: Fields, columns: Callable[[], Columns]
+    site: StateLocation, options: FrameOptions, topic: str, fields: Fields, columns: Callable[..., Columns]
 ) -> RecordFrame:
     key = None if options.key is None else options.key.encode()
     parts = topic_ranges(site, topic, options, needed=options.source != "labels")  # nobody may have written any yet
@@ -156,9 +167,11 @@ def _frame(
     )
 
 
-def _columns_of_rows(fields: Fields, row_of: RowOf) -> Columns:
+def _columns_of_rows(fields: Fields, row_of: RowOf, wanted: Collection[str] | None = None) -> Columns:
+    fields = [(name, kind) for name, kind in fields if wanted is None or name in wanted]
+
     def columns(records: Records) -> list[pa.Array]:
-        rows = [row_of(records, number) for number in range(len(records))]
+        rows = [] if not fields else [row_of(records, number) for number in range(len(records))]
         return [pa.array([row[name] for row in rows], kind) for name, kind in fields]
 
     return columns
@@ -196,7 +209,15 @@ def _avro_kind(kind: avro.Type) -> str:
     return OF_AVRO.get(kind.kind, "any")
 
 
-def _input_columns(name: str, stream: Stream, kinds: Mapping[str, str], raw: bool) -> Columns:
+def _input_columns(
+    name: str, stream: Stream, kinds: Mapping[str, str], raw: bool, wanted: Collection[str] | None = None
+) -> Columns:
+    def is_wanted(column: str) -> bool:
+        return wanted is None or column in wanted
+
+    kinds = {column: kind for column, kind in kinds.items() if is_wanted(column)}
+    own = [column for column in ("_event_time", "_type", "_error") if is_wanted(column)]
+    raw = raw and is_wanted("_value")
     decoder: Any = decoding_of(stream)(list(kinds), stream.time, stream.type, name)
 
     def message(value: bytes | None) -> str | None:
@@ -204,6 +225,8 @@ def _input_columns(name: str, stream: Stream, kinds: Mapping[str, str], raw: boo
         return json_text if isinstance(json_text, str) else text_of(value)
 
     def columns(records: Records) -> list[pa.Array]:
+        if not (kinds or own):
+            return [pa.array([message(records.value(row)) for row in range(len(records))], TEXT)] if raw else []
         batch = decoder.batch()
         codes = decoder.decode(batch, records.values)["code"]
         events = np.flatnonzero(codes == 0).tolist()
@@ -217,11 +240,12 @@ def _input_columns(name: str, stream: Stream, kinds: Mapping[str, str], raw: boo
                 found[row] = value
             return found
 
-        made = [
-            pa.array(spread([time_us(time) for time in batch.time.tolist()]), TIME),
-            pa.array(spread(batch.types()), TEXT),
-            pa.array([None if code == 0 else CODES[code] for code in codes.tolist()], TEXT),
-        ]
+        of_events: dict[str, Callable[[], pa.Array]] = {
+            "_event_time": lambda: pa.array(spread([time_us(time) for time in batch.time.tolist()]), TIME),
+            "_type": lambda: pa.array(spread(batch.types()), TEXT),
+            "_error": lambda: pa.array(list(map(_error_of, codes.tolist())), TEXT),
+        }
+        made = [of_events[column]() for column in own]
         for place, kind in enumerate(kinds.values()):
             made.append(pa.array(spread([_as(kind, value) for value in batch.values(place)]), KINDS[kind]))
         if raw:
@@ -229,6 +253,10 @@ def _input_columns(name: str, stream: Stream, kinds: Mapping[str, str], raw: boo
         return made
 
     return columns
+
+
+def _error_of(code: int) -> str | None:
+    return None if code == 0 else CODES[code & 0xFF]  # of Avro, its reason stands above
 
 
 def _as(kind: str, value: Any) -> Any:

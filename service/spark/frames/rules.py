@@ -59,9 +59,10 @@ class VersionCatalog:
         return self.known.get(version)
 
 
-def known_rules(site: StateLocation) -> Mapping[str, KnownVersion]:
-    """All versions that ran, as the journals have them, and today's."""
+def published_texts(site: StateLocation) -> tuple[dict[str, PublishedRule], bool]:
+    """The texts of all versions that ran, as the journals have them, and today's; and whether these are all."""
     texts: dict[str, PublishedRule] = {}
+    is_whole = True
     for here in site.stages():
         texts |= {text.version: text for text in here.plan.rules}
         if here.plan.task is not None or not here.log.topics([here.plan.topics.journal]):
@@ -69,14 +70,24 @@ def known_rules(site: StateLocation) -> Mapping[str, KnownVersion]:
         try:
             entries = journal_of(here.log, here.plan, 0)  # all partitions have the same rules
         except Refused:
+            is_whole = False
             continue  # its beginning is gone: today's rules are what is known
         for facts in (facts for entry in entries if entry.kind == EntryKind.RULES for facts in entry.facts["rules"]):
             text = from_wire(PublishedRule, facts)
             texts.setdefault(text.version, text)
+    return texts, is_whole
+
+
+def parsed_rule(text: PublishedRule) -> tree.Rule | None:
+    return load_text(text.text, f"<{text.id}>", params=text.params, lists=text.lists).rule
+
+
+def known_rules(site: StateLocation) -> Mapping[str, KnownVersion]:
+    """All versions that ran, and today's."""
     schema = schema_of(site.settings.streams)
     known: dict[str, KnownVersion] = {}
-    for version, text in texts.items():
-        rule: tree.Rule | None = load_text(text.text, f"<{text.id}>", params=text.params, lists=text.lists).rule
+    for version, text in published_texts(site)[0].items():
+        rule = parsed_rule(text)
         if rule is not None:
             is_session = isinstance(rule.form, tree.SessionForm)
             emit = {name: type_of(value, schema) for name, value in rule.emit}

@@ -151,17 +151,13 @@ def test_rebuilt_twice_it_is_the_same_and_the_old_version_stays_readable(spark: 
         assert base.sql(f"select count(*) from '{old}/*.parquet'").fetchall() == [(len(before),)]
 
 
-def test_a_query_in_sql_and_without(spark: OpenSession, service: Service) -> None:
+def test_the_first_rows_are_shown(spark: OpenSession, service: Service) -> None:
     service.process(many(70))
     put(service, CARDS)
     views(service, "rebuild")
     first = json.loads(views(service, "query", "cards", "--limit", 3, "--json"))
     assert (first["columns"], len(first["rows"])) == (["card", "purchases", "spent"], 3)
-    sql = "select sum(purchases) as n from cards where card in ('c1', 'c2')"
-    assert views(service, "query", "cards", "--sql", sql).split() == ["n", "--", "20"]
-    assert query(service.settings, "cards", sql, 10).rows == ((20,),)
-    for bad in ("drop view cards", "select * from parquet.`/etc`", "select reflect('java.lang.System', 'getenv')"):
-        assert views(service, "query", "cards", "--sql", bad, code=2).startswith("view-s")
+    assert len(query(service.settings, "cards", 100).rows) == 7
 
 
 def test_what_rules_emit_has_types(spark: OpenSession, service: Service) -> None:

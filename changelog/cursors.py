@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -129,6 +130,14 @@ class AvailableReader:
 def available_reader(log: Log, starts: Mapping[TopicPartition, int], few: int | None = None) -> Reader:
     """What is there from these positions on; where only a few records are wanted, by a reader for so many."""
     return AvailableReader(log, log.reader(starts) if few is None else log.point_reader(starts, few), list(starts))
+
+
+def refuse_gap(log: Log, at: TopicPartition, start: int) -> None:
+    """Where an archive has a hole, that is what is to be said of records that are gone."""
+    missing: Any = getattr(log, "missing", None)
+    refusal = None if missing is None else missing(at, start)
+    if refusal is not None:
+        raise refusal
 
 
 @contextmanager

@@ -66,22 +66,22 @@ class _ArchivedLog:
 
     def offset_at(self, at: TopicPartition, time_ms: int) -> int:
         topic, chain, (begin, _) = self.topic(at.topic), self.chain(at), self.log.bounds([at])[at]
-        start = chain.begin_of(begin)
-        for span in chain.spans if topic is not None and start < begin else ():
-            if span.next <= start or span.first >= begin:
+        start, end = (0, chain.end) if self.prefers else (chain.begin_of(begin), begin)
+        for span in chain.spans if topic is not None else ():
+            if span.next <= start or span.first >= end:
                 continue
             file = self.archive.open(topic, at.partition, span)  # type: ignore[arg-type]  # there is one
             if file.facts.times and file.facts.times[1] >= time_ms:
                 for offsets, times in file.times():
-                    rows = np.flatnonzero((times >= time_ms) & (offsets >= span.first) & (offsets < begin))
+                    rows = np.flatnonzero((times >= time_ms) & (offsets >= span.first) & (offsets < end))
                     if len(rows):
                         return int(offsets[rows[0]])
         return self.log.offset_at(at, time_ms)
 
     def missing(self, at: TopicPartition, start: int) -> Refused | None:
-        """Why offsets from here on cannot be read, where the archive has a hole."""
+        """Why offsets from here on cannot be read, where that is a hole, and not that both begin later."""
         topic, begin = self.topic(at.topic), self.log.bounds([at])[at].begin
-        if topic is None or not (chain := self.chain(at)).spans:
+        if topic is None or not (chain := self.chain(at)).spans or start < chain.spans[0].first:
             return None
         gap = chain.missing(start, begin)
         return None if gap is None else self.archive.refusal(at, topic, gap)
@@ -126,7 +126,9 @@ class _ArchivedReader:
             if topic is None or at in self._places or (position >= bounds.begin and not self._log.prefers):
                 continue
             chain = self._log.chain(at)
-            if position < bounds.begin and chain.spans and (gap := chain.missing(position, bounds.begin)):
+            if not chain.spans or position < chain.spans[0].first:
+                continue  # the log has it, or says that it has not
+            if position < bounds.begin and (gap := chain.missing(position, bounds.begin)):
                 raise self._log.archive.refusal(at, topic, gap)
             gap = chain.missing(position, max(chain.end, position))
             end = gap.first if gap is not None else chain.end

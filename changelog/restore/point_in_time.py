@@ -55,7 +55,7 @@ def refuse_compacted(log: Log, changelog: ChangelogPartition, offset: int, lag_m
             f"the changelog {changelog.at} may have been compacted behind offset {offset:,}: it is exact only for the"
             f" last {lag_ms / 3_600_000:g} h (its min.compaction.lag)",
             "Fold the input again instead: `samovar restore --from source --to-time T --out DIR`, with T in event"
-            " time.",
+            " time. With `archive` in the service file changelogs are kept as they were from now on.",
         )
 
 

@@ -22,7 +22,7 @@ from samovar.service.backtest.fold import Fold, FoldedMatch, Tally, run_fold
 from samovar.service.backtest.run import Engine
 from samovar.service.config.models import ServiceFile
 from samovar.service.spark.session import connector_settings, refuse_remote_executors
-from samovar.service.topology.logs import opened
+from samovar.service.topology.archives import opened_for_spark
 
 CHUNK = 20_000  # matches that are packed together
 
@@ -66,7 +66,7 @@ def do_fold(part: Part, tick: Ticker, feed: SparkFeed | None) -> PartResult:
         read += records
         tick(read)
 
-    with opened(settings) as own:
+    with opened_for_spark(settings) as own:
         matches = run_fold(settings, own if feed is None else fed_log(own, feed), fold, tally, on_events)
         while some := [tuple(match) for match in islice(matches, CHUNK)]:
             chunks.append(zlib.compress(pickle.dumps(some), 1))

@@ -34,6 +34,7 @@ from samovar.service.config.models import ServiceFile
 from samovar.service.masking.fields import Lineage, Masks
 from samovar.service.spark.progress import ProgressDisplay
 from samovar.service.spark.session import starting_for
+from samovar.service.topology.archives import opened_for_spark, opened_with_archive
 from samovar.service.topology.logs import opened
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.ruleset import BadRules, rules_of
@@ -87,7 +88,7 @@ def rules_backtest(
         try:
             if engine == "local":
                 progress = Progress(sys.stderr, quiet=json)
-                with opened(settings) as log:
+                with opened_with_archive(settings, prefers_archive=True) as log:
                     found = backtest(
                         settings,
                         log,
@@ -101,7 +102,7 @@ def rules_backtest(
                 with (
                     ProgressDisplay(sys.stderr, as_json=json) as display,
                     starting_for(settings, "samovar rules backtest", master, display.say) as session,
-                    opened(settings) as log,
+                    opened_for_spark(settings) as log,
                 ):
                     options = replace(options, run=engine_on(session.ready, display))
                     found = backtest(settings, log, rules, *span, asked=options)

@@ -22,6 +22,7 @@ COMMANDS = {
     "restore": ("restore", "Build stores again, from a snapshot, the changelog or the input."),
     "verify": ("state", "Compare each store with its changelog and its source."),
     "repartition": ("ops", "Give a stopped service more partitions, or fewer."),
+    "archive": ("archive", "Copy topics into the archive before retention takes them."),
     "rewind": ("ops", "Set a stopped service back to a moment of event time."),
     "rules": ("", "Check, test, explain, backtest and publish rules."),
     "lists": ("publish", "Shared lists of a service's rules."),

@@ -205,7 +205,7 @@ def rewind(
     to_ms = instant_or_epoch("--to-time", to_time)
     screen = sys.stderr if json else sys.stdout
     done = []
-    with at_site(config) as site:
+    with at_site(config, past=False) as site:  # what it sets back must be in the log
         plans = plan_rewind(site, to_ms)
         print("\n".join(plan_lines(plans, to_ms, alerts)), file=screen, flush=True)
         if not dry_run:

@@ -41,8 +41,8 @@ def add_group(app: typer.Typer, name: str, about: str) -> typer.Typer:
 
 
 @contextmanager
-def service_log(config: Path) -> Iterator[tuple[ServiceFile, Log]]:
-    """The service file and its open log. What is refused meanwhile ends the command."""
+def service_log(config: Path, *, past: bool = False, by_spark: bool = False) -> Iterator[tuple[ServiceFile, Log]]:
+    """The service file and its open log, with `past` also what its archive has. What is refused ends the command."""
     # Here, since commands without a service start quicker without them.
     from samovar.service.cli.refusals import exit_on_refusal  # noqa: PLC0415
     from samovar.service.config.loading import load_service  # noqa: PLC0415
@@ -51,6 +51,11 @@ def service_log(config: Path) -> Iterator[tuple[ServiceFile, Log]]:
     with exit_on_refusal():
         settings = load_service(config)
         with opened(settings) as log:
+            # Kafka is read by Spark's connector, which knows no archive.
+            if past and settings.archive is not None and not (by_spark and settings.log.kafka is not None):
+                from samovar.service.topology.archives import with_archive  # noqa: PLC0415 - as above
+
+                log = with_archive(settings, log)
             yield settings, log
 
 

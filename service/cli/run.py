@@ -81,13 +81,13 @@ def run(
         flags = [*(set_ or ()), *(f"run.{name}={text}" for name, text in texts.items() if text is not None)]
         settings = load_service(config, flags=flags)
         containers, http = settings.run.containers, settings.run.http if answers_at is None else None
-        if containers > 1 or http is not None:
+        archives = settings.archive is not None and not until_caught_up and not ends_with_parent
+        if containers > 1 or http is not None or archives:
             passed_on = [part for flag in flags for part in ("--set", flag)]
-            options, serve = passed_on, None
+            options, serve = [*passed_on, *(["--json"] if json and containers == 1 else [])], None
             if http is not None:
                 address = place_from(http, settings.run.advertise, settings.http.scheme)
-                json_option = ["--json"] if json and containers == 1 else []
-                options = [*passed_on, "--answers-at", address.advertised, *json_option]
+                options += ["--answers-at", address.advertised]
                 serve = ["--host", address.host, "--port", str(address.port), "--advertise", address.advertised]
                 serve += passed_on
             code = run_processes(
@@ -96,6 +96,7 @@ def run(
                 until_caught_up=until_caught_up,
                 options=options,
                 serve=serve,
+                archive=passed_on if archives else None,
                 first=settings.run.slot,
                 metrics=settings.run.metrics,
             )

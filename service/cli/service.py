@@ -86,7 +86,7 @@ def read(
     """
     if follow and stop is not None:
         raise typer.BadParameter("--follow has no end: leave one of the two out", param_hint="--to")
-    with service_log(config) as (settings, log):
+    with service_log(config, past=True) as (settings, log):
         record_reading(log, settings, "read", {"topic": topic, "from": start, "to": stop})
         read_topic(
             log,

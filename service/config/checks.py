@@ -46,6 +46,11 @@ def faults(settings: ServiceFile) -> Iterator[SettingFault]:
             message = f"`{name}` has {count} partitions and `{first}` has {partitions[first]}"
             hint = "all streams of a service have equally many"
             yield SettingFault(("streams", name, "partitions"), message, hint=hint)
+    archive = settings.archive
+    longest_ms = max((each.retention_ms for each in settings.streams.values() if each.archive), default=0)
+    if archive is not None and archive.keep_ms is not None and archive.keep_ms < longest_ms:
+        message = "the archive keeps records for a shorter time than the log does"
+        yield SettingFault(("archive", "keep"), message, "more than the longest `retention` of its streams")
     for name, task in settings.tasks.items():
         yield from _task_faults(settings, name, task)
     for path in settings.rules:

@@ -254,6 +254,7 @@ class Stream(Model):
     partitions: values.Count | None = None
     repartition: values.Flag | None = None  # None: where rules need it; and checked
     retention_ms: values.RetentionMs = Field(7 * D, alias="retention")
+    archive: values.Flag = True  # where the service has one
     pii: values.FieldNames = ()
 
 
@@ -411,6 +412,31 @@ class Storm(StormLimit):
     rules: Mapping[str, StormLimit] = {}
 
 
+class ArchiveSettings(Model):
+    """Where records are copied before retention takes them, and how: `client` holds settings of the file system."""
+
+    to: values.FolderOrUrl
+    every_ms: values.DurationMs = Field(H, alias="every")
+    keep_ms: values.DurationMs | None = Field(None, alias="keep")
+    changelog: values.Flag = True
+    client: Mapping[str, Annotated[Any, BeforeValidator(values.read_client_value)]] = Field({}, alias="options")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, data: Any) -> Any:
+        """A folder or an address alone is where it is."""
+        return data if isinstance(data, Mapping) else {"to": data}
+
+    @field_validator("client", mode="after")
+    @classmethod
+    def _hidden(cls, settings: Mapping[str, str | SecretStr]) -> dict[str, str | SecretStr]:
+        return {name: SecretStr(revealed(value)) if is_secret(name) else value for name, value in settings.items()}
+
+    def options(self) -> dict[str, str]:
+        """All settings of the file system, secrets in the clear: never to be logged or shown."""
+        return {name: revealed(value) for name, value in self.client.items()}
+
+
 class ViewSettings(Model):
     """Views: where their files are, where they are published, and how many versions of each stay."""
 
@@ -456,6 +482,7 @@ class ServiceFile(Model):
     snapshots: SnapshotSettings = SnapshotSettings.model_validate({})
     storm: Storm | None = None
     views: ViewSettings
+    archive: ArchiveSettings | None = None
     cache_bytes: values.SizeBytes = Field(128 * 10**6, alias="cache")
     sinks: Mapping[values.SinkName, SinkSettings] = {}
     http: HttpSettings = HttpSettings.model_validate({})

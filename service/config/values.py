@@ -273,6 +273,15 @@ def read_path(value: Any, info: ValidationInfo) -> Path:
     return Path((info.context or {}).get("folder", ".")) / Path(value).expanduser()
 
 
+def read_folder_or_url(value: Any, info: ValidationInfo) -> str:
+    """A folder as it stands from the file's own, or an address with a scheme as it is."""
+    if isinstance(value, str) and "://" in value:
+        if "@" in value.split("://", 1)[1].split("/", 1)[0]:
+            wrong("an address with a password is shown in messages", hint="write it under `options` as ${NAME}")
+        return value
+    return str(read_path(value, info))
+
+
 def read_paths(value: Any, info: ValidationInfo) -> tuple[Path, ...]:
     if isinstance(value, list) and not value:
         wrong("the list is empty", expected="a folder, a file, or a list of them")
@@ -292,6 +301,7 @@ def read_networks(value: Any) -> tuple[str, ...]:
 
 
 RelativePath: TypeAlias = Annotated[Path, BeforeValidator(read_path)]
+FolderOrUrl: TypeAlias = Annotated[str, BeforeValidator(read_folder_or_url)]
 RelativePaths: TypeAlias = Annotated[tuple[Path, ...], BeforeValidator(read_paths)]
 # Whether it can be served there is seen at the start.
 HostPort: TypeAlias = Annotated[

@@ -34,6 +34,7 @@ from samovar.common.texts import counted
 from samovar.native.kernel import kernel
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
+from samovar.service.ops.archive import archive_status, duration
 from samovar.service.topology.acls import HTTP, SERVICE, AclEntry, rights
 from samovar.service.topology.logs import opened
 from samovar.service.topology.rule_registry import with_published_rules
@@ -138,7 +139,30 @@ def ask_log(settings: ServiceFile, log: Log) -> list[Diagnosis]:
     found += limits(settings, partitions)
     found += stores(settings)
     found += locks(settings, bool(members))
+    found += archive(settings, log)
     return found
+
+
+def archive(settings: ServiceFile, log: Log) -> list[Diagnosis]:
+    """Whether records are copied before retention takes them."""
+    if settings.archive is None:
+        return []
+    try:
+        found = archive_status(settings, log, int(time.time() * 1000))
+    except Refused as error:
+        return [refused("archive", error)]
+    fix = "see that `samovar run` or `samovar archive --follow` runs, and what it says"
+    lost = [f"{each.topic}/{each.partition}" for each in found if each.lost is not None]
+    late = [each for each in found if each.is_late]
+    if lost:
+        what = f"retention took records of {', '.join(lost)} that nobody has any more"
+        return [Diagnosis("archive", FAIL, what, "`samovar archive --status` says which; make `retention` longer")]
+    if late:
+        first = min(late, key=lambda each: each.left_ms or 0)
+        what = f"{counted(len(late), 'partition')} behind; retention takes what is not copied of {first.topic} in"
+        return [Diagnosis("archive", WARN, f"{what} {duration(max(0, first.left_ms or 0))}", fix)]
+    behind = sum(each.lag for each in found)
+    return [fine("archive", f"{settings.archive.to}, {behind:,} offsets behind in {counted(len(found), 'partition')}")]
 
 
 def cluster(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> Iterator[Diagnosis]:

@@ -9,7 +9,7 @@ must list the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from samovar.changelog.formats.heartbeat import TaskReport
+from samovar.changelog.log import TopicPartition
 from samovar.tasks.model.results import Counts
 from samovar.tasks.runtime.commit_times import CommitTimes
 from samovar.tasks.runtime.heartbeat import HeartbeatReporter
@@ -122,6 +123,49 @@ HTTP_METRICS = {
     "sink_failed": counter("Attempts to deliver that failed; they are made again.", "sink"),
     "sink_waiting": gauge("Alerts that wait for a sink.", "sink"),
 }
+
+
+# Of a process that copies into an archive.
+ARCHIVED = ("topic", "partition")
+ARCHIVE_METRICS = {
+    "archive_files": counter("Files that were written."),
+    "archive_records": counter("Records that were copied."),
+    "archive_lag_offsets": gauge("Offsets between what is copied and what could be.", *ARCHIVED),
+    "archive_lag_seconds": gauge("For how long there has been a record that is not copied.", *ARCHIVED),
+    "archive_lost_offsets": gauge("Offsets that retention took before they were copied.", *ARCHIVED),
+}
+
+
+@dataclass(frozen=True)
+class ArchiveSnapshot:
+    """What a process that copies has done, and how far behind it is."""
+
+    files: int
+    records: int
+    lags: Mapping[TopicPartition, int]
+    ages_s: Mapping[TopicPartition, float]
+    lost: Mapping[TopicPartition, int]
+
+
+class ArchiveMetrics(Collector):
+    """What it shows. Called by the thread that serves."""
+
+    def __init__(self, take: Callable[[], ArchiveSnapshot]) -> None:
+        self._take = take
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._take()
+        families: dict[str, Any] = {
+            name: FAMILIES[metric.kind](PREFIX + name, metric.help, labels=metric.labels)
+            for name, metric in ARCHIVE_METRICS.items()
+        }
+        families["archive_files"].add_metric([], found.files)
+        families["archive_records"].add_metric([], found.records)
+        by_name = {"lag_offsets": found.lags, "lag_seconds": found.ages_s, "lost_offsets": found.lost}
+        for name, values in by_name.items():
+            for at, value in values.items():
+                families[f"archive_{name}"].add_metric([at.topic, str(at.partition)], value)
+        yield from families.values()
 
 
 class ContainerMetrics(Collector):

@@ -25,8 +25,9 @@ LEAVE = signal.SIGUSR1  # "end, and do not come back": anyone who is left takes 
 LOOK_S = 0.05
 RESTARTS_MOST = 5  # of children that were killed, in RESTARTS_S: more than that is no accident
 RESTARTS_S = 60.0
-SERVE = -1  # the slot of the process that serves HTTP, which is not a container
-ENDS_WITH_PARENT = "--ends-with-parent"  # of `run` and `serve`: the parent holds the other end of standard input
+SERVE, ARCHIVE = -1, -2  # the slots of the processes that serve HTTP and copy into the archive: not containers
+NAMES = {SERVE: "samovar serve", ARCHIVE: "samovar archive"}
+ENDS_WITH_PARENT = "--ends-with-parent"  # of children: the parent holds the other end of their standard input
 
 
 def run_processes(
@@ -36,11 +37,12 @@ def run_processes(
     until_caught_up: bool,
     options: Sequence[str] = (),
     serve: Sequence[str] | None = None,
+    archive: Sequence[str] | None = None,
     first: int = 0,
     metrics: str | None = None,
 ) -> int:
-    """Several containers, a process each, and with `serve` (its options) one that serves HTTP. The first one's metrics
-    are at the address `metrics`, each further one's at the next port.
+    """Several containers, a process each; with `serve` (its options) one that serves HTTP, and with `archive` one that
+    copies. The first one's metrics are at the address `metrics`, each further one's at the next port.
 
     Ends when all containers have; the exit code of the first one that failed.
     """
@@ -50,15 +52,29 @@ def run_processes(
     def command_of(slot: int) -> list[str]:
         if slot == SERVE:
             return [*command, "serve", str(config), ENDS_WITH_PARENT, *(serve or ())]
+        if slot == ARCHIVE:
+            own = ["--set", f"run.slot={first}", *(archive or ())]
+            if metrics is not None:
+                own += ["--metrics", port_after(metrics, containers)]
+            return [*command, "archive", str(config), "--follow", ENDS_WITH_PARENT, *own]
         own = ["--containers", "1", "--slot", str(slot), ENDS_WITH_PARENT]
         if metrics is not None:
-            host, colon, port = metrics.rpartition(":")
-            own += ["--metrics", f"{host}{colon}{int(port) + slot - first}"]
+            own += ["--metrics", port_after(metrics, slot - first)]
         return [*command, "run", str(config), *own, *more]
 
     children = Children(command_of)
     with stopping(children.stop, partial(children.stop, LEAVE)):
-        return children.run(range(first, first + containers), beside=[SERVE] if serve is not None else [])
+        beside = [slot for slot, own in ((SERVE, serve), (ARCHIVE, archive)) if own is not None]
+        return children.run(range(first, first + containers), beside)
+
+
+def port_after(address: str, count: int) -> str:
+    """
+    >>> port_after("9400", 2), port_after("0.0.0.0:9400", 1)
+    ('9402', '0.0.0.0:9401')
+    """
+    host, colon, port = address.rpartition(":")
+    return f"{host}{colon}{int(port) + count}"
 
 
 class Children:
@@ -94,7 +110,7 @@ class Children:
         """Ask the containers for an end, by this signal, and what runs next to them by SIGTERM."""
         self._stopping = True
         for slot, process in list(self._running.items()):
-            process.send_signal(signal.SIGTERM if slot == SERVE else number)
+            process.send_signal(signal.SIGTERM if slot < 0 else number)
 
     def _start(self, slot: int) -> None:
         self._running[slot] = subprocess.Popen(self._command(slot), stdin=subprocess.PIPE)
@@ -109,7 +125,7 @@ class Children:
             now = time.monotonic()
             self._restarts = [at for at in self._restarts if now - at < RESTARTS_S] + [now]
             if len(self._restarts) <= RESTARTS_MOST:
-                who, name = "samovar serve" if slot == SERVE else f"container {slot}", signal.Signals(-code).name
+                who, name = NAMES.get(slot, f"container {slot}"), signal.Signals(-code).name
                 sys.stderr.write(stamped(f"{who} was ended by {name}; it is started again\n", time.time()))
                 sys.stderr.flush()
                 self._start(slot)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import IO
 
 from samovar import __version__
@@ -20,6 +21,7 @@ from samovar.service.ops.metrics import ContainerMetrics
 from samovar.service.runtime.metrics_server import address_of, serving
 from samovar.service.runtime.processes import stopping
 from samovar.service.runtime.rule_source import PublishedRuleSource
+from samovar.service.topology.archives import with_archive
 from samovar.service.topology.copartitioning import refuse_misplaced
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.rule_registry import with_published_rules
@@ -46,6 +48,7 @@ def config_of(settings: ServiceFile) -> TaskConfig:
         delete_retention_ms=settings.changelog.delete_retention_ms,
         snapshot_keep=settings.snapshots.keep,
         budget=replace(LIVE_BUDGET, step_bytes=settings.tunables.step_bytes),
+        past=partial(with_archive, settings),
     )
 
 

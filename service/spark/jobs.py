@@ -27,7 +27,7 @@ from samovar.common.errors import Refused
 from samovar.common.folders import make_private
 from samovar.service.config.models import ServiceFile
 from samovar.service.recovery.restore.plan import RestorePlan
-from samovar.service.topology.logs import opened
+from samovar.service.topology.archives import opened_for_spark
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of
 from samovar.state.rocks import RocksStore
@@ -56,7 +56,7 @@ def shipped(site: StateLocation) -> ShippedService:
 def arrived(service: ShippedService, stage: str, feed: SparkFeed | None = None) -> Iterator[StateLocation]:
     """The service on an executor, with a log of its own, or one that Spark feeds."""
     settings = service.settings
-    with opened(settings) as own:
+    with opened_for_spark(settings) as own:
         log = own if feed is None else fed_log(own, feed)
         plans = service.plans or tuple(plans_of(settings, service.partitions))
         yield StateLocation(

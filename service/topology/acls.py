@@ -27,6 +27,7 @@ from samovar.service.topology.topics import (
     Mismatch,
     PlannedTopic,
     TopicRole,
+    archive_group,
     bootstrap_of,
     create_command,
     redrive_group,
@@ -42,7 +43,7 @@ AUTHORS, ANALYSTS, OPERATORS = "authors", "analysts", "operators"
 # deletes topics and makes them: that is for who administers the cluster.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     SERVICE: (
-        "run", "restore", "verify", "status", "doctor", "topics check",
+        "run", "restore", "verify", "status", "doctor", "topics check", "archive",
         "state get", "state scan", "state history", "state digest", "state diff",
     ),
     HTTP: ("serve",),
@@ -116,6 +117,8 @@ def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[PlannedTopic]
             wanted = ()  # the main stage's tells the number of partitions
         if who == SERVICE and spec.name in written:
             wanted = BOTH
+        if who == SERVICE and spec.role is TopicRole.ALERTS and settings.archive is not None:
+            wanted = BOTH
         if who == SERVICE and spec.role is TopicRole.ACCESS and not is_loopback(metrics_host):
             wanted = READ  # metrics are served to who shows a token
         if settings.topics == "create" and cell.endswith("+"):
@@ -129,6 +132,8 @@ def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
     group, redrives, traffics = settings.service, redrive_group(settings.service), traffic_topic(settings.service)
     if who in (SERVICE, HTTP, OPERATORS):  # whether the topics are being made again
         yield AclEntry(who=who, resource="topic", name=switch_topic(group), operations=("DESCRIBE",))
+    if who == SERVICE and settings.archive is not None:
+        yield AclEntry(who=who, resource="group", name=archive_group(group), operations=("READ",))
     if who in (SERVICE, OPERATORS):
         yield AclEntry(who=who, resource="group", name=group, operations=("READ",))
         if settings.delivery is Delivery.EXACTLY_ONCE:

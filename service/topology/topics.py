@@ -46,6 +46,11 @@ def audit_topic(service: str, replication: int = 1) -> TopicSpec:
     return TopicSpec(f"{service}-audit", 1, settings, replication)
 
 
+def archive_group(service: str) -> str:
+    """Which of those that copy into the archive copies what."""
+    return f"{service}-archive"
+
+
 def redrive_group(service: str) -> str:
     return f"{service}-redrive"
 

@@ -85,8 +85,9 @@ def check_against_inputs(
     topics: Mapping[str, Topic],
     bounds: Mapping[TopicPartition, Bounds],
     partition: int,
+    past: Log | None = None,
 ) -> None:
-    """Refuse a position that the input no longer has."""
+    """Refuse a position that the input no longer has. Events that waited may also be read from `past`."""
     for spec in specs:
         stored = position.inputs.get(spec.stream)
         if stored is None or spec.retired:
@@ -108,6 +109,8 @@ def check_against_inputs(
                 f"the state of partition {partition} stands for {at} up to {stored.next:,}, and that ends at {end:,}",
                 "The input lost records that were processed. Put them back, or `samovar restore --from source`.",
             )
+        if past is not None and stored.replay_from < begin <= stored.next:
+            begin = past.bounds([at])[at].begin
         if stored.replay_from < begin:
             raise Refused(
                 "input-expired",

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from samovar.changelog.cursors import PartitionCursor, expired_if_gone, in_pieces, read_all
+from samovar.changelog.cursors import PartitionCursor, expired_if_gone, in_pieces, read_all, refuse_gap
 from samovar.changelog.formats.journal import EntryKind, JournalEntry, effective_entries, unpack_entry
 from samovar.changelog.formats.record import INDEXED, Position, deadline_rows
 from samovar.changelog.log import Log, Pair, Records, TopicPartition
@@ -31,7 +31,7 @@ from samovar.tasks.rules.processor import RuleProcessor
 
 EXPIRED = (
     "The input no longer holds what the state was made from: it cannot be rebuilt from its source, nor verified against"
-    " it, before that."
+    " it, before that. With `archive` in the service file records are copied before retention takes them."
 )
 
 
@@ -188,6 +188,7 @@ class SourceReplay:
         at = TopicPartition(self.processor.source.sources[stream].spec.topic, self.partition)
         begin = self.log.bounds([at])[at].begin
         if begin > start:
+            refuse_gap(self.log, at, start)
             raise Refused(
                 "input-expired",
                 f"{at} begins at {begin:,}, and the state was made from {start:,} on",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from samovar.changelog.cursors import PartitionCursor, expired_if_gone, in_pieces
+from samovar.changelog.cursors import PartitionCursor, expired_if_gone, in_pieces, refuse_gap
 from samovar.changelog.formats.record import row_parts
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
@@ -28,7 +28,10 @@ from samovar.tasks.rules.migration import RuleMigration, with_rules
 from samovar.tasks.rules.processor import RuleProcessor
 
 ALL_SETTLED = SettledRecords(NEVER, frozenset())  # whatever is put aside was put aside when the task took it
-EXPIRED = "Give the topic a longer retention. Rebuild from a snapshot that was taken after the rule came."
+EXPIRED = (
+    "Give the topic a longer retention, or the service an `archive`. Rebuild from a snapshot that was taken after the"
+    " rule came."
+)
 
 
 def warm_offsets(
@@ -130,6 +133,7 @@ class _Fold:
         """A replay must find what the live run folded."""
         begin = self.log.bounds([at])[at].begin
         if start < begin:
+            refuse_gap(self.log, at, start)
             raise Refused(
                 "input-expired",
                 f"{at} begins at {begin:,}, and the history of a rule was folded from {start:,} on",

@@ -94,6 +94,7 @@ class TaskConfig:
     budget: StepBudget = LIVE_BUDGET
     has_threads: bool = True
     storage: Callable[[Path], TaskStorage] | None = None  # by a task's folder; None: on disk, in that folder
+    past: Callable[[Log], Log] = lambda log: log  # what a backfill reads: it may go further back than the log
 
 
 class StreamTask:
@@ -299,8 +300,9 @@ class StreamTask:
         specs = numbered(position, plan.inputs)
         topics = self.log.topics([*(spec.topic for spec in specs), plan.topics.journal])
         bounds = self.log.bounds([TopicPartition(spec.topic, self.partition) for spec in plan.inputs])
+        past = self.config.past(self.log)
         if position is not None:
-            check_against_inputs(position, specs, topics, bounds, self.partition)
+            check_against_inputs(position, specs, topics, bounds, self.partition, past)
         processor = make_processor(plan, self.partition, self.store, specs, position)
         processor.changelog_id, processor.journal_id = self.changelog.topic.id, topics[plan.topics.journal].id
 
@@ -310,7 +312,7 @@ class StreamTask:
 
         processor.source.partitions_now = partitions_now
         if position is not None:
-            recover_waiting(self.log, processor.source, position, self.partition)
+            recover_waiting(past, processor.source, position, self.partition)
         for source in processor.source.sources.values():
             if position is None or source.spec.stream not in position.inputs:
                 source.topic_id = topics[source.spec.topic].id
@@ -340,12 +342,13 @@ class StreamTask:
         warm: list[Change] = []
         while change.warm:  # a rule that goes over the budget comes in quarantined, and with no history
             cut = None if processor.repartitioned is None else processor.repartitioned.inputs
-            since = warm_offsets(self.log, change.plan, self.partition, change.warm, cut)
+            past = self.config.past(self.log)
+            since = warm_offsets(past, change.plan, self.partition, change.warm, cut)
             change = replace(change, warm_from=since)
             specs = numbered(processor.position(), change.plan.inputs)
             budget = replace(self.config.budget, mark=self._mark.path)
             try:
-                warm = warm_rows(self.log, change, self.partition, processor, specs, budget)
+                warm = warm_rows(past, change, self.partition, processor, specs, budget)
                 break
             except RuleFailure as failed:
                 self._mark.put_away()

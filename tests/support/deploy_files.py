@@ -12,7 +12,7 @@ from typing import Any
 import promql_parser
 import yaml
 
-from samovar.service.ops.metrics import HTTP_METRICS, METRICS, Kind, Spec
+from samovar.service.ops.metrics import ARCHIVE_METRICS, HTTP_METRICS, METRICS, Kind, Spec
 from tests.support.project import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -60,7 +60,7 @@ def queries() -> Iterator[Query]:
 def served() -> dict[str, Spec]:
     """Every metric by the name under which Prometheus knows it."""
     found: dict[str, Spec] = {}
-    for name, spec in (METRICS | HTTP_METRICS).items():
+    for name, spec in (METRICS | HTTP_METRICS | ARCHIVE_METRICS).items():
         endings = {Kind.COUNTER: ("_total",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
         found |= {f"samovar_{name}{ending}": spec for ending in endings[spec.kind]}
     return found

@@ -11,11 +11,18 @@ from typing import Any
 from samovar.changelog.formats.record import ChangelogCheckpoint
 from samovar.changelog.formats.staged import StagedTables
 from samovar.changelog.log import TopicPartition
-from samovar.changelog.restore.point_in_time import commit_before, last_position, materialize_at, refuse_compacted
+from samovar.changelog.restore.point_in_time import (
+    commit_before,
+    is_exact,
+    last_position,
+    materialize_at,
+    refuse_compacted,
+)
 from samovar.changelog.restore.restore import ChangelogPartition, next_step
 from samovar.common.errors import Refused
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.query.state.view import watermark_text
+from samovar.service.topology.archives import history_of
 from samovar.service.topology.stores import StateLocation, StoreStatus, read_store_status
 from samovar.state import snapshots
 from samovar.state.memory import MemoryStore
@@ -65,6 +72,7 @@ class RestorePlan:
     is_behind: bool = False  # event time has not reached the moment
     stage: str = MAIN
     staged: StagedTables | None = None
+    is_history: bool = False  # the changelog is read from the archive, with what compaction took since
 
     @property
     def name(self) -> str:
@@ -160,7 +168,7 @@ def _planned(site: StateLocation, asked: RestoreRequest, partition: int, now_ms:
             if refused.code != "store-ahead" or asked.source != "changelog":  # only this may be overruled
                 raise
             notes.append(f"{refused.what}; the changelog is taken for right")
-    end = _end(site, asked, changelog, now_ms)
+    end, is_history = _end(site, asked, changelog, now_ms)
     snapshot = _snapshot(site, asked, partition, changelog, end, now_ms, notes)
     start = changelog.bounds.begin if snapshot is None else snapshot.manifest.changelog.offset
     source = "changelog" if snapshot is None else "snapshot"
@@ -174,28 +182,37 @@ def _planned(site: StateLocation, asked: RestoreRequest, partition: int, now_ms:
         snapshot=snapshot,
         notes=tuple(notes),
         stage=stage,
+        is_history=is_history,
     )
 
 
-def _end(site: StateLocation, asked: RestoreRequest, changelog: ChangelogPartition, now_ms: int) -> int:
+def _end(site: StateLocation, asked: RestoreRequest, changelog: ChangelogPartition, now_ms: int) -> tuple[int, bool]:
+    """Where to end; and whether only the archive has what that takes."""
     begin, end = changelog.bounds
     if not asked.is_past:
-        return end
+        return end, False
+    log, history = site.log, history_of(site.settings, site.log) if asked.engine == "local" else None
+    if history is not None:  # it also has the times of records that are gone
+        log = history[1]
     wanted = asked.to_offset
     if wanted is None:
         assert asked.to_time_ms is not None
         if asked.to_time_ms > now_ms:
             raise Refused("as-of-future", f"{iso_time(asked.to_time_ms)} is yet to come", "Name a time before now.")
-        wanted = site.log.offset_at(changelog.at, asked.to_time_ms + 1)
+        wanted = log.offset_at(changelog.at, asked.to_time_ms + 1)
     if not begin <= wanted <= end:
         raise Refused(
             "offset-unknown",
             f"{changelog.at} has offsets from {begin:,} to {end:,}, not {wanted:,}",
             "Choose one of them.",
         )
-    whole = commit_before(site.log, changelog, wanted)
-    refuse_compacted(site.log, changelog, whole, site.settings.changelog.min_compaction_lag_ms, now_ms)
-    return whole
+    whole, lag_ms = commit_before(log, changelog, wanted), site.settings.changelog.min_compaction_lag_ms
+    if is_exact(site.log, changelog, whole, lag_ms, now_ms):
+        return whole, False
+    if history is not None and history[0].is_exact(changelog.topic, changelog.at.partition, wanted):
+        return whole, True
+    refuse_compacted(site.log, changelog, whole, lag_ms, now_ms)
+    raise AssertionError(whole)
 
 
 def _snapshot(

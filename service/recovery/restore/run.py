@@ -42,6 +42,7 @@ from samovar.common.folders import PART, make_private, remove, rename_into_place
 from samovar.service.query.state.view import position_data
 from samovar.service.query.verify import canonical, differences
 from samovar.service.recovery.restore.plan import SOURCES, STAGING, RestorePlan, RestoreRequest
+from samovar.service.topology.archives import history_of
 from samovar.service.topology.stores import ROWS_END, StateLocation, digest_of, plan_for, position_of, watermark_of
 from samovar.state import snapshots
 from samovar.state.errors import StoreError, StoreLocked
@@ -165,7 +166,9 @@ def replay(site: StateLocation, planned: RestorePlan, store: RocksStore, on_prog
     assert planned.changelog is not None
     checkpoint = checkpoint_of(store)
     start = planned.changelog.bounds.begin if checkpoint is None else checkpoint.next
-    with closing(Restore(store, site.log, planned.changelog, start, to=planned.end)) as restore:
+    history = history_of(site.settings, site.log) if planned.is_history else None
+    log = site.log if history is None else history[1]
+    with closing(Restore(store, log, planned.changelog, start, to=planned.end)) as restore:
         while not restore.advance():
             on_progress(restore.next - planned.start)
     return restore.records

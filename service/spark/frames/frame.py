@@ -34,7 +34,7 @@ from samovar.common.suggest import did_you_mean
 from samovar.service.config.loading import load_service
 from samovar.service.query.read import offset_of
 from samovar.service.spark.session import refuse_remote_executors
-from samovar.service.topology.logs import opened
+from samovar.service.topology.archives import opened_for_spark
 from samovar.service.topology.stores import StateLocation, site_of
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def frame_of(options: Mapping[str, str], folder: str = ".", is_local: bool = Tru
     asked = replace(asked, config=(Path(folder) / asked.config).absolute())
     settings = load_service(asked.config)
     refuse_remote_executors(settings, is_local=is_local)
-    with opened(settings) as log:
+    with opened_for_spark(settings) as log:
         return frame_in(site_of(settings, log), asked)
 
 

@@ -21,7 +21,7 @@ from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.common.errors import Refused
 from samovar.service.auth.tokens import Role, add_token, remove_token
 from samovar.service.ops.log_output import forward_kafka_logs, make_logger
-from samovar.service.ops.metrics import COUNTS, METRICS, ContainerMetrics, Kind
+from samovar.service.ops.metrics import ARCHIVE_METRICS, COUNTS, METRICS, ContainerMetrics, Kind
 from samovar.service.runtime.metrics_server import address_of, serving
 from samovar.tasks.model.clock import SystemClock
 from samovar.tasks.model.results import Counts
@@ -240,7 +240,7 @@ def test_the_page_lists_what_is_served_and_no_more() -> None:
     listed = {name: (kind, labels) for name, kind, labels in _LISTED.findall(PAGE.read_text("utf-8"))}
     wanted = {
         name + "_total" * (spec.kind is Kind.COUNTER): (spec.kind.value, ", ".join(spec.labels))
-        for name, spec in METRICS.items()
+        for name, spec in (METRICS | ARCHIVE_METRICS).items()
     }
     assert {name: (kind, labels.strip()) for name, (kind, labels) in listed.items()} == wanted
 

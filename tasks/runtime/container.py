@@ -11,7 +11,7 @@ import gc
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -225,7 +225,7 @@ class Container:
         self.watch.check()
         self._renew()
         member = self._joined()
-        due = [task for task in self._running() if task.migration_due]
+        due = [task for task in self._running() if task.migration_due and self._can_commit(task)]
         if any(task.dirty for task in due):
             self._commit(member)
         for task in due:
@@ -280,7 +280,7 @@ class Container:
         """A change is a transaction of its own: afterwards there are only its rules, before it only the old ones."""
         hit("switch.before")
         outcome = task.begin_migration()
-        last = member.transact(outcome.appends, self._offsets([outcome]))
+        last = self._transact(member, [outcome])
         hit("switch.sent")
         task.committed(outcome, last[task.changelog.at], self.clock.wall_ms())
         task.end_migration()
@@ -367,7 +367,7 @@ class Container:
         outcome = None if failure is None else task.begin_quarantine()
         if failure is None or outcome is None:
             return
-        last = member.transact(outcome.appends, self._offsets([outcome]))
+        last = self._transact(member, [outcome])
         task.committed(outcome, last[task.changelog.at], self.clock.wall_ms())
         task.end_migration()
         self._tell_notes(task)
@@ -397,7 +397,7 @@ class Container:
     def _commit(self, member: Member, taken: int = 0) -> None:
         """Everything that the tasks have, as one transaction; then each store (P3)."""
         running = self._running()
-        dirty = [task for task in running if task.processor.dirty]
+        dirty = [task for task in running if task.processor.dirty and self._can_commit(task)]
         if not dirty:
             now_ms = self.clock.steady_ms()
             for task in running:
@@ -405,7 +405,7 @@ class Container:
             return
         outcomes = [task.outcome() for task in dirty]
         began_s = time.monotonic()
-        last = member.transact([each for outcome in outcomes for each in outcome.appends], self._offsets(outcomes))
+        last = self._transact(member, outcomes)
         self.commit_times.add(time.monotonic() - began_s)
         self._backpressure.in_flight.sent(sum(outcome.forwarded_bytes for outcome in outcomes), last)
         now_ms, wall_ms = self.clock.steady_ms(), self.clock.wall_ms()
@@ -429,6 +429,16 @@ class Container:
         if is_time:
             gc.collect(1)
 
+    def _transact(self, member: Member, outcomes: Sequence[Outcome]) -> Mapping[TopicPartition, int]:
+        """Write what tasks have, with offsets: it is they that are refused where the group went on without us (P6)."""
+        offsets = self._offsets(outcomes)
+        assert offsets, "a transaction without offsets is not fenced"
+        return member.transact([each for outcome in outcomes for each in outcome.appends], offsets)
+
+    def _can_commit(self, task: StreamTask) -> bool:
+        """Not while all of its inputs are shared with stages that still restore: there would be no offset to send."""
+        return any(all(each.state is TaskState.RUNNING for each in self._reading(at)) for at in task.inputs)
+
     def _offsets(self, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
         """The group's offsets: of a shared input that of the stage furthest behind; none while one still restores."""
         found = {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
@@ -450,9 +460,12 @@ class Container:
                 self._catch_up_with(behind)
                 return
             if is_running:
-                if task.migration_due and not task.dirty:  # else the next cycle does it, after a commit
-                    self._migrate(member, task)
-                self._quarantine(member, task)
+                # Also others, which could commit nothing until now.
+                for each in [each for each in self._running() if each.partition == task.partition]:
+                    if self._can_commit(each):
+                        if each.migration_due and not each.dirty:  # else the next cycle does it, after a commit
+                            self._migrate(member, each)
+                        self._quarantine(member, each)
                 self._seek(member, task, resume=True)
                 self._tell_notes(task)
         except Refused as refused:

@@ -14,17 +14,21 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from samovar.changelog.formats.journal import EntryKind, JournalEntry, is_void, unpack_entry
-from samovar.changelog.formats.record import POSITION, Position, unpack_position
+from samovar.changelog.formats.record import POSITION, ROW, Position, row_parts, unpack_position
 from samovar.changelog.partitioner import key_text, partition_of
 from samovar.changelog.schema_registry import ASK_AGAIN_S
 from samovar.common.wire import from_wire
+from samovar.patterns.engine.compile import state_shape
 from samovar.patterns.engine.order import NO_TIME
 from samovar.patterns.semantics.versioning import history_ms
 from samovar.patterns.syntax.tree import Rule
 from samovar.service.query.verify import overdue_in
 from samovar.service.topology.stores import digest_of
 from samovar.state.memory import MemoryStore
+from samovar.state.prefixed import after
+from samovar.state.stack import ROWS, namespace
 from samovar.state.store import Readable
+from samovar.state.ttl import unwrapped
 from samovar.tasks.input.placement import checked_streams
 from samovar.tasks.model.plan import MAIN, InputSpec, Plan, PublishedRule
 from samovar.tasks.replay.rebuild import ReplayEnd, rebuild
@@ -32,10 +36,11 @@ from samovar.tasks.replay.repair import logged_rows
 from samovar.tasks.rules.crash_marks import ENDED_MOST
 from samovar.tasks.rules.migration import rule_of
 from samovar.tasks.rules.replay_dedup import dedup_rows
+from samovar.tasks.user.processor import TASK_FAILED
 from tests import oracle
 from tests.faults.comparing import at_places, rounded
 from tests.simulation.avro_events import decoded, schema_of
-from tests.simulation.counting import TASK, expected_counts, text_of
+from tests.simulation.counting import TASK, TakenEvent, expected_counts, is_failing, text_of
 from tests.simulation.scenario import MOST_AHEAD_MS, event_of
 
 Place: TypeAlias = tuple[str, int, int]  # topic, partition, offset
@@ -103,6 +108,7 @@ class Observed:
     storm: tuple[int, int] | None = None  # of all rules: alerts and ms
     registered_ms: Mapping[int, int] = field(default_factory=dict)  # schemas of the registry, and since when
     has_snapshots: bool = True
+    at_work: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)  # names of states of rules
     positions: dict[tuple[str, int], Position] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,6 +153,11 @@ def stage_of(headers: Mapping[str, bytes]) -> str:
     return headers.get("samovar.stage", b"").decode()
 
 
+def is_failed(headers: Mapping[str, bytes]) -> bool:
+    """Whether not the record was wrong, but a task's own code failed on it."""
+    return headers.get("__streams.errors.exception", b"").decode() == TASK_FAILED
+
+
 # ---------------------------------------------------------------- records that were put aside
 
 
@@ -158,6 +169,13 @@ def check_put_aside(seen: Observed) -> None:
         counts = Counter((place_of(headers), stage_of(headers)) for headers in found)
         twice = {place: count for place, count in counts.items() if count > 1}
         require(not twice or seen.was_rewound, f"a record is put aside once ({what})", twice)
+        own = Counter(
+            place_of(headers) for headers in found if stage_of(headers) in (MAIN, TASK) and not is_failed(headers)
+        )
+        both = {place: count for place, count in own.items() if count > 1}
+        require(
+            not both or seen.was_rewound, f"of two stages that read a stream one puts a record aside ({what})", both
+        )
     check_letters(seen)
     own_late = {place_of(headers) for headers in seen.late if stage_of(headers) == MAIN}
     own_dead = {place_of(headers) for headers in seen.dead if stage_of(headers) == MAIN}
@@ -337,6 +355,45 @@ def check_raise(seen: Observed, spec: InputSpec, partition: int, entry: JournalE
 
 
 # ---------------------------------------------------------------- rules
+
+
+def check_journals(seen: Observed) -> None:
+    """Entries are numbered one after the other, and no number is used again: a snapshot's says what came after it."""
+    for place, entries_ in seen.journals.items():
+        numbers = [entry.number for entry in entries_]
+        require(numbers == list(range(1, len(numbers) + 1)), f"the journal of {place} is numbered", numbers)
+
+
+def check_migrations(seen: Observed) -> None:
+    """A rule whose lists change keeps its states, if they have the same shape; one that drains goes on with what began
+    by then. After a rewind what was before a change is another question.
+    """
+    for place, entries_ in seen.journals.items() if not seen.was_rewound else ():
+        before: dict[str, PublishedRule] = {}
+        draining: set[str] = set()
+        for entry in [each for each in entries_ if each.kind == EntryKind.RULES]:
+            rules = [from_wire(PublishedRule, each) for each in entry.facts["rules"]]
+            for rule in rules:
+                old = before.get(rule.id)
+                if rule.drains:
+                    is_right = rule.name in draining or rule.began_by_ms == entry.watermark
+                    require(is_right, "a version ends what began by then", place, rule.name, entry)
+                elif old is not None and is_other_by_lists(old, rule):
+                    wanted, moves = (
+                        (f"{old.id}@{old.version}", f"{rule.id}@{rule.version}"),
+                        entry.facts.get("moves", {}),
+                    )
+                    require(wanted in moves.items(), "a rule whose lists change keeps its states", place, wanted, moves)
+            before = {rule.id: rule for rule in rules if not rule.drains}
+            draining = {rule.name for rule in rules if rule.drains}
+
+
+def is_other_by_lists(old: PublishedRule, new: PublishedRule) -> bool:
+    """Whether nothing but its lists makes it another version, with states of the same shape."""
+    is_same = (old.text, old.params) == (new.text, new.params) and old.version != new.version
+    return (
+        is_same and not (old.quarantined or new.quarantined) and state_shape(rule_of(old)) == state_shape(rule_of(new))
+    )
 
 
 def check_rules_taken(seen: Observed) -> None:
@@ -681,24 +738,34 @@ def shown(match: Match) -> str:
 
 
 def check_counts(seen: Observed, *, is_end: bool) -> None:
-    """What the user-defined task emitted is what its events, in order, make of it."""
+    """What the user-defined task emitted is what its events, in order, make of it; those on which it failed are dead
+    letters, and what it had done until then is not there.
+    """
     if seen.was_rewound or all(plan.stage != TASK for plan in seen.plans):
         return
     # A stage has its own event time; a letter is written once, by whichever stage comes first.
     bad, misplaced = expected_dead(seen, TASK)
     aside = bad | misplaced | expected_late(seen, bad | misplaced, TASK).keys()
     expected: Counter[str] = Counter()
+    failing: set[Place] = set()
     for partition in range(seen.partitions):
-        taken = [
-            (event["ts"], text.decode())
-            for each in seen.inputs
-            if each.place[1] == partition and each.place not in aside
-            if (event := each.event) is not None and (text := key_text(event.get("u"))) is not None
-        ]
-        expected += expected_counts((key, time) for time, key in sorted(taken, key=lambda each: each[0]))
+        taken: list[TakenEvent] = []
+        for record in seen.inputs:
+            event = record.event
+            if record.place[1] != partition or record.place in aside or event is None:
+                continue
+            key = key_text(event.get("u"))
+            assert key is not None
+            taken.append(TakenEvent(event["ts"], key.decode(), is_failing(event)))
+            if is_failing(event):
+                failing.add(record.place)
+        expected += expected_counts(sorted(taken, key=lambda each: each.time))
     found = Counter(text_of(value) for value in seen.counts)
     require(not found - expected, "no record but those that its events make", *(found - expected))
     require(not is_end or found == expected, "no record of a user-defined task is lost", *(expected - found))
+    failed = {place_of(headers) for headers in seen.dead if is_failed(headers)}
+    is_right = failed == failing if is_end else failed <= failing
+    require(is_right, "an event on which a task's code fails is a dead letter", failed ^ failing)
 
 
 # ---------------------------------------------------------------- states
@@ -721,7 +788,15 @@ def check_states(seen: Observed, log: Any, *, rebuilds: bool) -> None:
             )  # fmt: skip
             if position is None:
                 continue
+            if place in seen.at_work:
+                gone = {row_parts(row)[1] for row in logged if row[:1] == ROW} - seen.at_work[place]
+                require(not gone, f"{place} has no states of rules that are gone", gone)
             watermark = seen.watermark(*place)
+            if plan.stage == TASK:
+                prefix = namespace(ROWS, "recent")
+                times = [unwrapped(value)[0] for _, value in store.range(prefix, after(prefix))]
+                is_right = all(time is not None and time > watermark for time in times)
+                require(is_right, f"{place} has no rows that have expired", times, watermark)
             require(overdue_in(plan, store, watermark) is None, f"no timer of {place} is due and not raised")
             if rebuilds:
                 again = MemoryStore()

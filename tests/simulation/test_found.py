@@ -278,3 +278,15 @@ def test_a_quiet_container_survives_trouble_now_and_then(tmp_path: Path, monkeyp
         world.clock.pass_ms(int((TROUBLE_S + CALM_S) * 1_000))
         world.broker.expire()
     assert isinstance(world.clock, SetClock)
+
+
+def test_a_change_of_rules_is_fenced_while_another_stage_restores() -> None:
+    """It had no offsets then, so that nobody asked whether the group still knew who wrote it: two containers made the
+    same change of one task, and gave two entries of its journal one number.
+    """
+    streams = {"left": {**LEFT_AND_RIGHT["left"], "partitions": 2}}
+    here, there = Cycle(0), Cycle(1)
+    paused = FailCall(1, "produce", 1, Failure.PAUSE)
+    steps = [here, here, there, here, paused, Publish("publish", "single", SINGLE), there, there, Settle()]
+    two = replace(scenario(VISIT, *steps, user_task=True), partitions=2, containers=2, streams=streams)
+    simulate(two)

@@ -44,14 +44,13 @@ from samovar.service.topology.plans import plans_of
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.stores import StateLocation, site_of
 from samovar.service.topology.topics import ensure
-from samovar.state.store import Readable
 from samovar.state.task_storage import TaskStorage
 from samovar.tasks.model.clock import SetClock
 from samovar.tasks.model.plan import MAIN, Plan
 from samovar.tasks.runtime.container import Container
 from samovar.tasks.runtime.heartbeat import TELL_EVERY_S
 from samovar.tasks.runtime.slot_claim import STALE_S
-from samovar.tasks.runtime.stream_task import TaskState
+from samovar.tasks.runtime.stream_task import StreamTask, TaskState
 from tests.simulation.avro_events import MemoryRegistry
 from tests.simulation.broker import Broker, VisibleRecord
 from tests.simulation.checks import (
@@ -63,6 +62,8 @@ from tests.simulation.checks import (
     check_counts,
     check_crashes,
     check_idleness,
+    check_journals,
+    check_migrations,
     check_put_aside,
     check_rewinds,
     check_rules_taken,
@@ -738,7 +739,9 @@ class World:
             is_right = watermark >= before or self.was_rewound
             require(is_right, f"event time of {place} never goes back", before, watermark)
             self.watermarks[place] = watermark
+        check_journals(seen)
         check_rules_taken(seen)
+        check_migrations(seen)
         check_rewinds(seen)
         check_schemas(seen)
         check_put_aside(seen)
@@ -796,7 +799,7 @@ class World:
             {place: entries(values) for place, values in journals.items()},
             advances,
             changelogs,
-            self.stores(),
+            {place: task.store for place, task in self.running().items()},
             self.counts(),
             self.steady,
             self.was_rewound,
@@ -811,6 +814,7 @@ class World:
             None if settings.storm is None else (settings.storm.alerts, settings.storm.per_ms),
             self.registered_ms,
             settings.tunables.snapshot_every_ms < LONG_MS,
+            {place: task.processor.plan.program.stores for place, task in self.running().items() if not task.plan.task},
         )
 
     def counts(self) -> list[dict[str, Any]]:
@@ -819,10 +823,10 @@ class World:
             return []
         return [json.loads(record.value or b"") for record in self.broker.committed_records(TOPIC)]
 
-    def stores(self) -> dict[tuple[str, int], Readable]:
-        """The stores of the tasks that run."""
+    def running(self) -> dict[tuple[str, int], StreamTask]:
+        """The tasks that run, by stage and partition."""
         containers = [node.container for node in self.nodes if node.container is not None]
-        return {(task.plan.stage, task.partition): task.store for each in containers for task in each.tasks.values()}
+        return {(task.plan.stage, task.partition): task for each in containers for task in each.tasks.values()}
 
 
 @contextmanager

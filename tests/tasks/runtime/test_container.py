@@ -13,7 +13,7 @@ import pytest
 from samovar.changelog.formats import heartbeat
 from samovar.changelog.formats.heartbeat import MemberMetadata, read_heartbeats
 from samovar.changelog.formats.record import POSITION
-from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.log import Append, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import partition_of
 from samovar.common.errors import Fenced, LogUnavailable, Refused
 from samovar.tasks.model.plan import MAIN, Plan, RulesetChange
@@ -134,6 +134,16 @@ def test_fewer_polls_make_a_commit_where_most_events_change_rows_of_their_own(
     assert container._polls == polls, "of a few records nothing is learnt"
 
 
+def test_what_all_polls_of_a_commit_gave_is_what_its_rows_are_held_against(tmp_path: Path) -> None:
+    """Six rows are many for one poll of eight records, and few for three."""
+    world = world_of(tmp_path, poll_records=8, commit_polls=3)
+    container = started(world)
+    for number in range(24):
+        send(world, number, key=f"u{number % 5}")
+    world.cycle(world.nodes[0])
+    assert (committed(world), container._polls) == (24, 3)
+
+
 def test_half_as_many_rows_as_records_are_not_few(tmp_path: Path) -> None:
     container = started(world_of(tmp_path, poll_records=4, commit_polls=3))
     member, task = container._joined(), container.tasks[MAIN, 0]
@@ -246,6 +256,38 @@ def test_a_step_that_the_log_fails_says_how_long_to_wait(tmp_path: Path, monkeyp
             broken.setattr(Container, "cycle", fail)
             assert container.step() > 0.0
             assert not container._was_done
+
+
+def made_again(world: World, name: str) -> None:
+    topic = world.broker.topic(name).topic
+    world.broker.delete(name)
+    world.broker.create(TopicSpec(name, topic.partitions, topic.settings, topic.replication))
+
+
+@pytest.mark.parametrize("name", ["left", "sim-changelog", "sim-journal"])
+def test_a_container_ends_when_a_topic_under_it_is_made_again(tmp_path: Path, name: str) -> None:
+    world = world_of(tmp_path)
+    container = started(world)
+    container.watch.check_now()
+    container.watch.check()
+    made_again(world, name)
+    container.watch.check_now()
+    with pytest.raises(Refused):
+        container.watch.check()
+
+
+def test_topics_of_stages_that_came_later_are_watched_too(tmp_path: Path) -> None:
+    world = world_of(tmp_path, user_task=True)
+    container = started(world)
+    whole = list(container.plans.values())
+    container._plan(whole[:1])
+    container.watch.check_now()
+    container._plan(whole)
+    container.watch.check_now()
+    made_again(world, container.plans[TASK].topics.changelog)
+    container.watch.check_now()
+    with pytest.raises(Refused):
+        container.watch.check()
 
 
 # ---------------------------------------------------------------- the whole run
@@ -466,6 +508,37 @@ def test_a_container_with_nothing_to_commit_still_takes_snapshots(tmp_path: Path
     assert (len(files.snapshots), world.nodes[0].called["transact"]) == (before + 1, transactions)
 
 
+@pytest.mark.parametrize(
+    ("found", "piece_rows", "commits"),
+    [(0, None, 0), (100, None, 0), (101, None, 1), (0, 2, 0), (1, 2, 2), (101, 2, 2)],
+)
+def test_what_was_found_is_committed_before_it_takes_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: int, piece_rows: int | None, commits: int
+) -> None:
+    """And with every piece that found something, where a whole batch finds too much."""
+    world = world_of(tmp_path)
+    container = started(world)
+    task = container.tasks[MAIN, 0]
+    task.config = replace(task.config, budget=replace(task.config.budget, step_bytes=100))
+    task.piece_rows = piece_rows
+    send(world, *range(4))
+    member, pieces, told = container._joined(), 0, 0
+
+    def feed(*_: object) -> frozenset[int]:
+        nonlocal pieces
+        pieces, task.processor.found_bytes = pieces + 1, found
+        return frozenset()
+
+    def commit(*_: object) -> None:
+        nonlocal told
+        told += 1
+
+    monkeypatch.setattr(StreamTask, "feed", feed)
+    monkeypatch.setattr(Container, "_commit", commit)
+    assert container._take(member, 0.0) == 4
+    assert (pieces, told) == (1 if piece_rows is None else 2, commits)
+
+
 # ---------------------------------------------------------------- two stages
 
 
@@ -473,6 +546,33 @@ def stages(folder: Path) -> tuple[World, Container, StreamTask, StreamTask]:
     world = world_of(folder, streams=LEFT_AND_RIGHT, user_task=True)
     container = started(world)
     return world, container, container.tasks[MAIN, 0], container.tasks[TASK, 0]
+
+
+def test_nothing_is_committed_without_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is they that are refused where the group went on without this container (P6)."""
+    _, container, main, other = stages(tmp_path)
+    member = container._joined()
+    sent: list[list[str]] = []
+    transact = type(member).transact
+
+    def noting(self: Any, appends: Any, offsets: Any) -> Any:
+        sent.append(sorted(at.topic for at in offsets))
+        return transact(self, appends, offsets)
+
+    monkeypatch.setattr(type(member), "transact", noting)
+
+    def commit() -> bool:
+        main.processor.note_rules()
+        container._commit(member)
+        return not main.dirty
+
+    other.state = TaskState.RESTORING
+    assert (commit(), sent) == (False, [])
+    container._readers["left"].remove(TASK)
+    assert (commit(), sent) == (True, [["left"]])
+    container._readers["left"].append(TASK)
+    other.state = TaskState.RUNNING
+    assert (commit(), sent) == (True, [["left"], ["left", "right"]])
 
 
 def test_the_offset_of_a_shared_input_is_that_of_the_stage_furthest_behind(tmp_path: Path) -> None:

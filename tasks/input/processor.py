@@ -121,7 +121,6 @@ class Processor(ABC):
 
     def apply(self, entry: JournalEntry) -> None:
         """Do again what the journal tells; only in a replay."""
-        self.dirty = True
         if entry.kind == EntryKind.RESTART:
             self.forget()
         self._run(self.source.apply(entry))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.changelog.cursors import POLL_S, STUCK_S, PartitionCursor, in_pieces, read_all
+from samovar.changelog.cursors import POLL_S, STUCK_S, PartitionCursor, RecordSlice, in_pieces, read_all
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.common.errors import Refused
 from samovar.common.tunables import Tunables
@@ -98,3 +98,11 @@ def test_a_gap_up_to_the_offset_gives_nothing() -> None:
     assert (cursor.next_records(3), cursor.next) == (None, 3)
     assert offsets(cursor.next_records(5)) == [3]
     cursor.close()
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_no_records_are_one_piece_that_says_where_to_read_on(rows: int) -> None:
+    """As of a poll that met markers of transactions only: an input would else be read at the same place for ever."""
+    (whole,) = read_all(log_of(2), AT)
+    nothing = RecordSlice(whole, 2, 2, 7)
+    assert [(len(each), each.next) for each in in_pieces(nothing, rows)] == [(0, 7)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from samovar.state import snapshots
 from samovar.state.errors import StoreLocked
 from samovar.state.rocks import RocksMemory
 from samovar.state.snapshots import ChangelogPosition, SnapshotManifest
@@ -48,3 +50,24 @@ def test_a_store_comes_back_as_it_was_left_and_is_open_once(tmp_path: Path) -> N
     store = storage.open()
     assert store.get(b"a") == b"1"
     store.close()
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_the_slow_half_of_a_snapshot_is_done_next_to_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_thread: bool
+) -> None:
+    threads: list[int] = []
+    finish = snapshots.finish
+
+    def noting(*given: object, **more: int) -> object:
+        threads.append(threading.get_ident())
+        return finish(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(snapshots, "finish", noting)
+    storage = DiskStorage(tmp_path / "0", RocksMemory(), in_thread=in_thread)
+    store = storage.open()
+    store.put(b"a", b"1")
+    storage.take_snapshot(manifest(1), keep=1)
+    storage.close()
+    store.close()
+    assert [each == threading.get_ident() for each in threads] == [not in_thread]

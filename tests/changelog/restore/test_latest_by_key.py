@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from samovar.changelog.batches import RecordBlock
+from samovar.changelog.restore import latest_by_key
 from samovar.changelog.restore.latest_by_key import LatestByKey, NewestTable
 from samovar.native.kernel import joined
 from samovar.state.errors import StoreDamaged, StoreError
@@ -166,3 +169,24 @@ def test_a_table_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nowhere"):
         table.write(tmp_path / "nowhere" / "file.sst")
     assert table.write(tmp_path / "file.sst") > 0
+
+
+def test_a_table_says_how_many_rows_its_file_has(tmp_path: Path) -> None:
+    """None is taken where it has none."""
+    rows: list[Change] = [(b"k1", b"1"), (b"k2", None), (b"k3", b"3")]
+    for keeps, count in ((False, 3), (True, 4)):
+        assert NewestTable(FIRST, newest_of(rows), keep_tombstones=keeps).write(tmp_path / f"{keeps}.sst") == count
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOENT, errno.ENOSPC])
+def test_whatever_the_system_says_of_a_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    rows = newest_of([(b"k", b"v")])
+    library = SimpleNamespace(samovar_newest_write=lambda *_: -number)
+    table = NewestTable(FIRST, rows, keep_tombstones=False)
+    monkeypatch.setattr(latest_by_key, "_library", lambda: library)
+    with pytest.raises(OSError, match="pairs") as raised:
+        table.write(tmp_path / "pairs")
+    assert raised.value.errno == number
+    monkeypatch.undo()

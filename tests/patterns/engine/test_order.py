@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,3 +194,34 @@ def test_partitions_with_large_numbers_are_told_apart() -> None:
     assert buffer.max_event_time == {(2, 70_000): 5, (1, 70_000): 9}
     taken(buffer, (6, 2, 70_000, 1))
     assert buffer.max_event_time == {(2, 70_000): 6, (1, 70_000): 9}
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("slack", [0, 1, 2])
+def test_every_boundary_of_three_events(partitions: int, size: int, slack: int) -> None:
+    """All times and places of three events, a few milliseconds apart: what is late, and what each batch releases,
+    as the docstring of the module says it.
+    """
+    places = [(time, 0, partition) for time in range(4) for partition in range(partitions)]
+    for drawn in product(places, repeat=3):
+        rows = [(*place, offset) for offset, place in enumerate(drawn)]
+        buffer = Buffer(columns=0, slack_ms=(slack,), partitions=[(0, each) for each in range(partitions)])
+        newest = dict.fromkeys(range(partitions), NO_TIME)
+        waiting: list[Row] = []
+        for part in cut(rows, [size]):
+            late: list[tuple[int, int]] = []
+            for at, row in enumerate(part):
+                behind = newest[row[2]] - slack - row[0]
+                newest[row[2]] = max(newest[row[2]], row[0])
+                if behind > 0:
+                    late.append((at, behind))
+                else:
+                    waiting.append(row)
+            watermark = NO_TIME if NO_TIME in newest.values() else min(newest.values()) - slack
+            due = sorted(row for row in waiting if row[0] < watermark or (row[0] == watermark and partitions == 1))
+            waiting = [row for row in waiting if row not in due]
+            found = order(batch_of(part), buffer)
+            assert (rows_of(found.released), found.watermark) == (due, watermark), rows
+            assert list(zip(found.late.tolist(), found.late_by_ms.tolist(), strict=True)) == late, rows
+            assert sorted(rows_of(buffer.pending)) == sorted(waiting), rows

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats.record import InputPosition, Position, pack_position, unpack_position
+from samovar.changelog.formats.waiting import WaitingEvent
 from samovar.changelog.log import Append, Records, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import key_texts, misplaced_rows, partition_of
 from samovar.native.kernel import joined
@@ -123,3 +124,14 @@ def test_what_is_read_again_after_a_change_of_rules_is_judged_as_it_was(tmp_path
 def test_a_position_keeps_the_turns_and_the_id_of_its_changelog() -> None:
     position = Position(5, {"s": InputPosition("t", "id", 30, 19, placing=(0, 25))}, ("s",), {}, changelog="a")
     assert unpack_position(pack_position(position)) == position
+
+
+def test_an_event_that_waited_at_a_repartition_waits_again_wherever_its_key_belongs() -> None:
+    """It was judged in the partition that it came in, when nobody may have minded where it was."""
+    source = stream_source(slack_ms=60_000)
+    source.check_places({"s"}, None)
+    values = [json.dumps({"k": key, "ts": T0 + at}).encode() for at, key in enumerate((HERE, AWAY))]
+    held = [WaitingEvent(number, 5, T0, None, value) for number, value in enumerate(values)]
+    assert source.take_back("s", held) == T0 + 1
+    assert source.buffer.pending.time.tolist() == [T0, T0 + 1]
+    assert source.sources["s"].is_checked

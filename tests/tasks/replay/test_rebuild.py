@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from samovar.changelog.formats.journal import JournalEntry, pack_entry
-from samovar.changelog.formats.record import CHECKPOINT, POSITION, Position, unpack_position
+from samovar.changelog.formats.record import CHECKPOINT, POSITION, Position, pack_position, unpack_position
 from samovar.changelog.log import Append, Pair, TopicPartition
 from samovar.common.errors import Refused
+from samovar.service.topology.stores import digest_of
 from samovar.state.memory import MemoryStore
 from samovar.tasks.model.plan import MAIN
 from samovar.tasks.replay.point_in_time import rebuild_at
 from samovar.tasks.replay.rebuild import RebuildResult, ReplayEnd, SourceReplay, entries_of, journal_of, rebuild
 from tests.simulation.memory_log import MemoryLog
-from tests.simulation.scenario import START_MS, Publish, Settle
+from tests.simulation.scenario import START_MS, Pass, Publish, Settle
 from tests.simulation.test_found import LEFT_AND_RIGHT, SINGLE, VISIT, record, scenario
 from tests.simulation.world import World
 
@@ -246,6 +247,39 @@ def test_rules_change_where_the_journal_says(tmp_path: Path) -> None:
     assert before.plan.versions != found.plan.versions
 
 
+def test_a_fold_that_begins_between_changes_of_rules_goes_on_with_those_of_its_start(tmp_path: Path) -> None:
+    """Of three versions one after the other, each leaves other states of the same events."""
+    world = world_of(tmp_path)
+    world.take(record("left", "c", 0))
+    world.take(Settle())
+    container = world.nodes[0].container
+    assert container is not None
+    task = container.tasks[MAIN, 0]
+    stands: list[tuple[Position, dict[bytes, bytes], Any]] = []
+    for number, gap_s in enumerate((1, 3, 5), 1):
+        if number > 1:
+            world.take(Publish("publish", "visit", VISIT.replace("gap=1s", f"gap={gap_s}s")))
+        for ms in (0, 500):
+            world.take(record("left", "c", number * 8_000 + ms))
+            for _ in range(8):  # for so long that the input is idle: its visit ends by an entry of the journal
+                world.take(Pass(1_000))
+                world.take(Settle())
+            position = unpack_position(task.store.get(POSITION) or b"")
+            stands.append((position, rows_of(task.store), task.processor.plan.versions))
+    assert len({str(versions) for _, _, versions in stands}) == 3
+    for at, (start, rows, _) in enumerate(stands):
+        for wanted, found_rows, versions in stands[at:]:
+            store = MemoryStore()
+            store.write(rows.items())
+            until = ReplayEnd({"left": wanted.inputs["left"].next}, wanted.journal)
+            found = rebuild(world.client, task.plan, 0, store, until, start=start)
+            same(found.position, wanted)
+            assert found.plan.versions == versions, (start.journal, wanted.journal)
+            live_state = MemoryStore()
+            live_state.write([*found_rows.items(), (POSITION, pack_position(wanted))])
+            assert digest_of(found.plan, store) == digest_of(found.plan, live_state), (start.journal, wanted.journal)
+
+
 def test_two_streams_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
     """The one behind first, so that little waits."""
     world = world_of(tmp_path, SINGLE, LEFT_AND_RIGHT, replay_records=1)
@@ -298,3 +332,13 @@ def test_at_a_moment_nothing_beyond_the_end_is_read(live: Recorded) -> None:
 
 def test_local_rows_are_not_logged(live: Recorded) -> None:
     assert CHECKPOINT not in rows_of(live.task.store)
+
+
+@pytest.mark.parametrize("moment", [1_100, 4_600, 5_000, 6_500])
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7])
+def test_at_a_moment_it_makes_no_difference_how_much_is_read_at_once(live: Recorded, moment: int, at_once: int) -> None:
+    """Nothing of a stream is taken behind its first event beyond the moment, though more of that poll may be before."""
+    log = MemoryLog(live.world.broker, replace(live.world.settings.tunables, replay_records=at_once))
+    found = rebuild_at(log, live.plan, 0, MemoryStore(), ReplayEnd({"left": len(EVENTS)}), START_MS + moment)
+    first = next(offset for offset, (_, ms, _) in enumerate(EVENTS) if ms - 300 > moment)
+    assert (found.position.inputs["left"].next, found.events) == (first, first)

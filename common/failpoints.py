@@ -22,7 +22,7 @@ SWITCHES = ("switch.before", "switch.sent", "switch.after")
 VIEWS = ("publish.before", "publish.between", "publish.after")
 # Passed only by a repartition.
 REPARTITIONS = tuple(
-    f"repartition.{point}" for point in ("copied", "ready", "deleted", "made", "filled", "switched", "done")
+    f"repartition.{point}" for point in ("copied", "fenced", "ready", "deleted", "made", "filled", "switched", "done")
 )
 # Passed only by those who copy into an archive.
 ARCHIVES = ("archive.written", "archive.published")

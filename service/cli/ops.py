@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from samovar.changelog.formats.redrives import DeadLetterPlace
+from samovar.common.errors import Refused
 from samovar.common.progress import Progress
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import Config, DryRun, Json, add_group, instant_or_epoch, service_log
+from samovar.service.cli.options import Config, DryRun, Json, add_group, instant_or_epoch, milliseconds, service_log
 from samovar.service.cli.state import at_site
 from samovar.service.ops.doctor import document, examine, finding_lines, worst
 from samovar.service.ops.status import status_lines, status_of
@@ -227,14 +228,20 @@ def repartition(
         int | None, typer.Option(min=1, metavar="N", help="How many the service is to have.", show_default=False)
     ] = None,
     abort: Annotated[bool, typer.Option("--abort", help="Give up one that was begun, before its switch.")] = False,
+    wait: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="How long it waits for the service to stop, once all is copied."),
+    ] = "1h",
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Give a stopped service with state another number of partitions; inputs that have grown are taken over.
+    """Give a service with state another number of partitions; inputs that have grown are taken over.
 
-    Says first what it will do. The rows of each key go to the task that the key has among N partitions, and are proved
-    to be the same afterwards. Changelogs, journals and repartition topics are made again under their names; inputs are
-    grown on the embedded log, and must have N partitions on Kafka. All that is in the inputs must have been processed.
+    Says first what it will do. The rows of each key go to the task that the key has among N partitions, while the
+    service runs, and are proved to be the same there. Then it says what it waits for: that producers and containers are
+    stopped, all that is in the inputs is processed, inputs have N partitions on Kafka (on the embedded log it grows
+    them), and the service file has the new number. For the switch changelogs, journals and repartition topics are made
+    again under their names.
 
     It can be killed at any moment and run again. From the switch on the service does not start until it is done; before
     that `--abort` gives it up, and nothing was changed.
@@ -257,12 +264,22 @@ def repartition(
                 give_up(settings, log)  # what an ended one left, if anything
             elif not dry_run:
                 progress = Progress(sys.stderr, quiet=json)
-                done = repartitioned(plan, lambda _, rows: progress.reading(rows, None))
+                said: list[str] = []
+
+                def on_wait(blocked: Refused) -> None:
+                    if str(blocked) not in said:
+                        said[:] = [str(blocked)]
+                        progress.clear()
+                        print(f"copied, and followed; to switch it waits:\n{blocked}", file=screen, flush=True)
+
+                wait_s = milliseconds("--wait", wait) / 1000 if wait != "0" else 0.0
+                done = repartitioned(plan, lambda _, rows: progress.reading(rows, None), on_wait, wait_s)
                 progress.clear()
                 report["repartitioned"] = done.data()
                 waiting = f", {done.waiting:,} events that wait" if done.waiting else ""
                 print(f"{done.rows:,} rows, {done.size:,} bytes{waiting}: equal before and after", file=screen)
                 for stage, found in done.digests.items():
                     print(f"  {stage}: digest {found}", file=screen)
+                print(f"the service could not run for {done.stopped_s:.1f} s", file=screen)
     if json:
         print(jsonlib.dumps(report))

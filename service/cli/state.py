@@ -23,7 +23,7 @@ from samovar.service.spark.progress import ProgressDisplay
 from samovar.service.spark.session import starting_for
 from samovar.service.spark.verify import verify_all
 from samovar.service.topology.stores import StateLocation, site_of
-from samovar.service.topology.topics import refuse_unfinished
+from samovar.tasks.runtime.repartition_fence import refuse_unfinished
 
 NOTHING, DIFFERENT, UNVERIFIABLE = 1, 1, 3
 
@@ -54,7 +54,7 @@ def at_site(
     with service_log(config, past=past, by_spark=by_spark) as (settings, log):
         if shows is not None:
             record_reading(log, settings, shows, {})
-        refuse_unfinished(settings, log)
+        refuse_unfinished(settings.service, log)
         yield site_of(settings, log, state)
 
 

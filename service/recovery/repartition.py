@@ -1,12 +1,16 @@
-"""`samovar repartition`: a stopped service with keyed state gets another number of partitions.
+"""`samovar repartition`: a service with keyed state gets another number of partitions, and stops for the switch only.
 
     NAME.repartition            a topic: how far it is (`RepartitionMarker`)
-    NAME.repartition.of.STAGE   the rows of the new changelogs, positions last, and what the new journals begin with
+    NAME.repartition.of.STAGE   rows on their way to the new changelogs, positions, and what new journals begin with
     NAME.repartition.switch     while it is there, the service does not start
-    STATE/repartition.part      images of the old changelogs and of the new ones, to be compared; made again where lost
+    STATE/repartition.part      images of the old changelogs and of the copies, to be compared; made again where lost
 
-Copy: nothing of the old is touched, and a kill or `--abort` costs nothing. Switch: changelogs, journals and repartition
-topics are made again under their names and filled from the copy; killed there, it is run again, and never goes back.
+Copy: rows go to their new partitions while the service runs, first all of them, then those that its changelogs still
+get; what is copied is compared. Nothing of the old is touched, and a kill or `--abort` costs nothing.
+Fence: when no container lives and all input is processed, the switch topic is made, and then all that is asked again.
+A container looks for that topic after it has joined its group: so one of the two sees the other.
+Switch: the copies get what waits and the positions; changelogs, journals and repartition topics are made again under
+their names, filled from the copies and read again. Killed there, it is run again, and never goes back.
 """
 
 from __future__ import annotations
@@ -17,12 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from heapq import merge
-from itertools import groupby
+from itertools import chain, groupby, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from samovar.changelog.cursors import PartitionCursor, read_all
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats.journal import pack_entry
 from samovar.changelog.formats.record import (
@@ -33,22 +37,23 @@ from samovar.changelog.formats.record import (
     Position,
     RepartitionCut,
     pack_position,
-    row_parts,
     unpack_position,
 )
 from samovar.changelog.log import Append, Log, Pair, Topic, TopicPartition, TopicSpec
+from samovar.changelog.partitioner import partition_of
 from samovar.changelog.restore.point_in_time import last_position
 from samovar.changelog.restore.restore import ChangelogPartition, Restore, checkpoint_of
 from samovar.common.errors import Refused
 from samovar.common.failpoints import hit
 from samovar.common.folders import PART, make_private, remove
 from samovar.patterns.explain.key_trace import iso_time
+from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.recovery.restore.run import alone
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.stages import placing_of
-from samovar.service.topology.stores import MAIN_NAME, StateLocation
+from samovar.service.topology.stores import MAIN_NAME, StateLocation, position_of
 from samovar.service.topology.topics import (
     PlannedTopic,
     RepartitionMarker,
@@ -57,7 +62,6 @@ from samovar.service.topology.topics import (
     counted_topics,
     marker_of,
     marker_topic,
-    switch_topic,
 )
 from samovar.service.topology.topics import plan as planned_topics
 from samovar.state.digest import digest
@@ -66,23 +70,26 @@ from samovar.state.store import Readable
 from samovar.state.store_lock import holding
 from samovar.tasks.model.plan import Plan
 from samovar.tasks.model.user_task import RepartitionableTask
-from samovar.tasks.replay.repair import refuse_members
+from samovar.tasks.replay.repair import logged_rows, refuse_members
 from samovar.tasks.replay.repartition import (
     EVERYWHERE,
     NewTasks,
-    OldTask,
     RowPlaces,
     first_entry,
     merged,
     old_task,
+    plan_at_work,
     same_everywhere,
     unsettled,
 )
+from samovar.tasks.runtime.repartition_fence import switch_topic
 from samovar.tasks.runtime.stream_task import name_of
 
 REMADE = (TopicRole.CHANGELOG, TopicRole.JOURNAL, TopicRole.REPARTITION)
 JOURNAL_ROW = b"z"  # in a copy, behind all rows: what the new task's journal begins with
 KEYED = (WAITING, ROW, USER)
+FOLLOW = 500_000  # offsets of a changelog that are followed at once
+LOOK_S = 0.2  # from one look at what is waited for to the next
 GONE_S = 60.0  # until a topic that was deleted is gone
 OnProgress = Callable[[str, int], None]
 
@@ -125,13 +132,14 @@ class RepartitionPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RepartitionResult:
-    """What it ended with; the digests are over the rows of all keys of a stage, before and after."""
+    """What it ended with; the digests are over the rows of all keys of a stage."""
 
     rows: int
     size: int  # of these, in bytes
     waiting: int
     digests: Mapping[str, str]
     seconds: float
+    stopped_s: float  # for how long the service could not run
 
     def data(self) -> dict[str, Any]:
         return {
@@ -140,6 +148,7 @@ class RepartitionResult:
             "waiting": self.waiting,
             "digests": dict(self.digests),
             "seconds": round(self.seconds, 3),
+            "stopped_s": round(self.stopped_s, 3),
         }
 
 
@@ -147,9 +156,10 @@ class RepartitionResult:
 
 
 def plan_repartition(settings: ServiceFile, log: Log, to: int) -> RepartitionPlan:
-    """Nothing is changed."""
+    """Nothing is changed. What must be so at the switch only is not asked for yet."""
     settings = with_published_rules(settings, log)
-    marker, is_switching = marker_of(settings, log), has_switched(settings, log)
+    marker = marker_of(settings, log)
+    is_switching = has_switched(settings, log, marker)
     if marker is not None and marker.to != to:
         raise Refused(
             "repartition-unfinished",
@@ -162,9 +172,7 @@ def plan_repartition(settings: ServiceFile, log: Log, to: int) -> RepartitionPla
     if journal is None and not is_switching:
         hint = "There is no state yet: set `partitions` in the service file, and run it."
         raise Refused("nothing-processed", f"the service {settings.service} never ran", hint)
-    _refuse_file(settings, to)
     old = marker.old if marker is not None and is_switching else journal.partitions if journal is not None else to
-    refuse_members(log, settings.service)
     plans = tuple(plans_of(settings, to))
     wanted = Topic(name=settings.journal.topic, partitions=to, settings={}, id="")
     specs = planned_topics(settings, {**existing, wanted.name: wanted})
@@ -176,8 +184,8 @@ def plan_repartition(settings: ServiceFile, log: Log, to: int) -> RepartitionPla
         site=site,
         to=to,
         plans=plans,
-        topics=[spec for spec in specs if spec.role in REMADE],
-        grows=_grows(settings, log, existing, to),
+        topics=[replace(spec, partitions=to) for spec in specs if spec.role in REMADE],  # whatever the file says yet
+        grows=_grows(settings, existing, to),
         marker=marker,
         is_switching=is_switching,
         left=f"it has {to} partitions already" if old == to else None,
@@ -185,8 +193,7 @@ def plan_repartition(settings: ServiceFile, log: Log, to: int) -> RepartitionPla
     if found.left is not None or is_switching:
         return found
     _refuse_stages(old_plans, plans, old, to)
-    positions = _positions(site)
-    return replace(found, cut=_cut(site), positions=positions)
+    return replace(found, cut=_cut(site), positions=_positions(site))
 
 
 def _refuse_file(settings: ServiceFile, to: int) -> None:
@@ -201,7 +208,7 @@ def _refuse_file(settings: ServiceFile, to: int) -> None:
         )
 
 
-def _grows(settings: ServiceFile, log: Log, existing: Mapping[str, Topic], to: int) -> dict[str, int]:
+def _grows(settings: ServiceFile, existing: Mapping[str, Topic], to: int) -> dict[str, int]:
     """Inputs with fewer partitions. Those of the embedded log are grown here, those of Kafka are others'."""
     found = {}
     for name, stream in settings.streams.items():
@@ -212,6 +219,11 @@ def _grows(settings: ServiceFile, log: Log, existing: Mapping[str, Topic], to: i
             )
         if topic.partitions < to:
             found[topic.name] = topic.partitions
+    return found
+
+
+def _refuse_inputs(settings: ServiceFile, log: Log, to: int) -> None:
+    found = _grows(settings, log.topics([stream.topic for stream in settings.streams.values()]), to)
     if found and not isinstance(log, EmbeddedLog):
         commands = [
             f"kafka-topics.sh --bootstrap-server {bootstrap_of(settings)} --alter --topic {name} --partitions {to}"
@@ -223,7 +235,6 @@ def _grows(settings: ServiceFile, log: Log, existing: Mapping[str, Topic], to: i
             "While the service and its producers stand still, give it as many, and run this again.",
             "\n  ".join(commands),
         )
-    return found
 
 
 def _refuse_stages(old: Sequence[Plan], new: Sequence[Plan], before: int, to: int) -> None:
@@ -250,11 +261,24 @@ def _names(plans: Sequence[Plan]) -> str:
 
 
 def _positions(site: StateLocation) -> dict[tuple[str, int], Position]:
-    """Where all tasks stand; refused where one of them has something to read."""
+    """Where all tasks stand."""
     found = {}
     for here in site.stages():
         for partition in range(site.partitions):
             position = last_position(site.log, here.changelog(partition))
+            if position is not None:
+                found[here.stage, partition] = position
+        if not any(stage == here.stage for stage, _ in found):
+            raise unsettled(f"the stage {here.stage or MAIN_NAME} never ran")
+    return found
+
+
+def _refuse_unread(site: StateLocation) -> None:
+    """Refuse where a task has something to read."""
+    found = _positions(site)
+    for here in site.stages():
+        for partition in range(site.partitions):
+            position = found.get((here.stage, partition))
             for spec in here.plan.inputs:
                 stored = None if position is None else position.inputs.get(spec.stream)
                 at = TopicPartition(spec.topic, partition)
@@ -270,15 +294,23 @@ def _positions(site: StateLocation) -> dict[tuple[str, int], Position]:
                         "Records that are there must be processed first: stop the producers, let `samovar run CONFIG"
                         " --until-caught-up` end, and run this again.",
                     )
-            if position is not None:
-                found[here.stage, partition] = position
-        if not any(stage == here.stage for stage, _ in found):
-            raise unsettled(f"the stage {here.stage or MAIN_NAME} never ran")
-    return found
+
+
+def _blocked(plan: RepartitionPlan) -> Refused | None:
+    """Why the switch cannot begin."""
+    site = plan.site
+    try:
+        refuse_members(site.log, site.settings.service)
+        _refuse_file(load_service(site.settings.path), plan.to)  # which may have been written meanwhile
+        _refuse_inputs(site.settings, site.log, plan.to)
+        _refuse_unread(site)
+    except Refused as refused:
+        return refused
+    return None
 
 
 def _cut(site: StateLocation) -> dict[str, tuple[str, int]]:
-    """By which a copy is known to be of the state as it is."""
+    """The changelogs' ids, and where they end."""
     tasks = [here.changelog(partition) for here in site.stages() for partition in range(site.partitions)]
     return {str(each.at): (each.topic.id, each.bounds.end) for each in tasks}
 
@@ -302,7 +334,7 @@ def plan_lines(plan: RepartitionPlan) -> list[str]:
             f"  event time: {iso_time(min(times))} to {iso_time(max(times))}; afterwards lateness is by the greatest of"
             " all partitions"
         )
-    lines.append("  producers and containers must stand still until it is done")
+    lines.append("  the service may run while its state is copied; for the switch producers and containers stand still")
     lines.append("  what came before cannot be folded from the input any more: verify, rewind and --from source refuse")
     if plan.to < max(old, *(plan.grows.values() or [0])):
         lines.append(f"  producers must then place keys among {plan.to} partitions: records in others are not read")
@@ -312,46 +344,77 @@ def plan_lines(plan: RepartitionPlan) -> list[str]:
 # ---------------------------------------------------------------- doing it
 
 
-def repartition(plan: RepartitionPlan, on_progress: OnProgress = lambda *_: None) -> RepartitionResult:
-    """Copy, compare, switch. Goes on where an earlier run was ended."""
+def repartition(
+    plan: RepartitionPlan,
+    on_progress: OnProgress = lambda *_: None,
+    on_wait: Callable[[Refused], None] = lambda _: None,
+    wait_s: float = 0.0,
+) -> RepartitionResult:
+    """Copy, compare, switch. Goes on where an earlier run was ended. A service that runs is waited for, when its state
+    is copied, for as long as is said: `on_wait` is told what has to be done.
+    """
     begun, site, log = time.monotonic(), plan.site, plan.site.log
-    scratch = _scratch(site.settings)
+    blocked = None if plan.is_switching else _blocked(plan)
+    if blocked is not None and (blocked.code != "group-active" or not wait_s):
+        raise blocked
     make_private(site.state)
     with ExitStack() as stack:
         stack.enter_context(alone(site.state))
+        copy = stack.enter_context(closing(_Copy(plan, on_progress)))
+        if plan.is_switching:
+            refuse_members(log, site.settings.service)
+        else:
+            _copy(copy, on_wait, wait_s)
+        stopped = time.monotonic()
         for here in site.stages():
             for partition in range(site.partitions):
                 if here.folder(partition).exists():
                     stack.enter_context(holding(here.store(partition)))
-        marker = plan.marker
         if not plan.is_switching:
-            if marker is None or dict(marker.cut) != {name: list(each) for name, each in plan.cut.items()}:
-                marker = _begin(plan)
-            marker = _copy(plan, marker, scratch, on_progress)
-            hit("repartition.copied")
-            refuse_members(log, site.settings.service)
-            _positions(site)
-            if _cut(site) != dict(plan.cut):
-                raise unsettled("the service ran while its state was copied")
-            _write_marker(site, marker)
-            _make(log, [TopicSpec(switch_topic(site.settings.service), plan.to, {}, site.settings.replication)])
+            copy.settle()
         hit("repartition.ready")
-        assert marker is not None
-        _switch(plan, on_progress)
-        hit("repartition.filled")
-        _prove(plan, marker, scratch, "the new changelogs")
-    for here in site.stages():
-        for partition in range(max(site.partitions, plan.to)):
-            remove(here.folder(partition))
+        rows, size = _switch(plan, copy)
+        for here in site.stages():
+            for partition in range(max(site.partitions, plan.to)):
+                remove(here.folder(partition))
+        _delete(log, [switch_topic(site.settings.service)])
+        stopped_s = time.monotonic() - stopped
+        hit("repartition.switched")  # from here on the service may start
+        digests = {new.stage or MAIN_NAME: copy.digest(new) for new in plan.plans}
     _clear(site.settings, log, plan.plans)
     hit("repartition.done")
     return RepartitionResult(
-        rows=marker.rows,
-        size=marker.size,
-        waiting=marker.waiting,
-        digests=marker.digests,
+        rows=rows,
+        size=size,
+        waiting=copy.marker.waiting,
+        digests=digests,
         seconds=time.monotonic() - begun,
+        stopped_s=stopped_s,
     )
+
+
+def _copy(copy: _Copy, on_wait: Callable[[Refused], None], wait_s: float) -> None:
+    """Until all is copied but the last part, and nobody can add to that any more."""
+    plan, site = copy.plan, copy.plan.site
+    copy.follow()
+    if not copy.marker.ends:  # else it was proved, and only what ends the copy is written again
+        copy.prove()
+    hit("repartition.copied")
+    deadline = time.monotonic() + wait_s
+    while True:
+        blocked = _blocked(plan)
+        if blocked is None:
+            _make(site.log, [TopicSpec(switch_topic(site.settings.service), plan.to, {}, site.settings.replication)])
+            hit("repartition.fenced")
+            blocked = _blocked(plan)
+            if blocked is None:
+                return
+            _delete(site.log, [switch_topic(site.settings.service)])
+        if time.monotonic() > deadline:
+            raise blocked
+        on_wait(blocked)
+        if not copy.follow():
+            time.sleep(LOOK_S)
 
 
 def abort(settings: ServiceFile, log: Log) -> bool:
@@ -360,7 +423,7 @@ def abort(settings: ServiceFile, log: Log) -> bool:
     marker = marker_of(settings, log)
     if marker is None:
         return False
-    if has_switched(settings, log):
+    if has_switched(settings, log, marker):
         raise Refused(
             "repartition-unfinished",
             f"the switch of {settings.service} to {marker.to} partitions was begun, and cannot be taken back",
@@ -370,9 +433,10 @@ def abort(settings: ServiceFile, log: Log) -> bool:
     return True
 
 
-def has_switched(settings: ServiceFile, log: Log) -> bool:
+def has_switched(settings: ServiceFile, log: Log, marker: RepartitionMarker | None) -> bool:
+    """Whether there is no way back."""
     name = switch_topic(settings.service)
-    return name in log.topics([name])
+    return marker is not None and marker.settled and name in log.topics([name])
 
 
 def copy_topic(settings: ServiceFile, plan: Plan) -> str:
@@ -390,7 +454,7 @@ def _begin(plan: RepartitionPlan) -> RepartitionMarker:
     _clear(settings, plan.site.log, plan.plans)
     more = {"min.insync.replicas": "2"} if replication >= 3 else {}
     kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", **more}
-    marker = RepartitionMarker(old=plan.site.partitions, to=plan.to, at_ms=int(time.time() * 1000), cut=plan.cut)
+    marker = RepartitionMarker(old=plan.site.partitions, to=plan.to, at_ms=int(time.time() * 1000), cut={})
     copies = [TopicSpec(copy_topic(settings, each), plan.to, kept, replication) for each in plan.plans]
     _make(plan.site.log, [*copies, TopicSpec(marker_topic(settings.service), 1, kept, replication)])
     _write_marker(plan.site, marker)
@@ -399,7 +463,6 @@ def _begin(plan: RepartitionPlan) -> RepartitionMarker:
 
 def _clear(settings: ServiceFile, log: Log, plans: Sequence[Plan]) -> None:
     _delete(log, [switch_topic(settings.service)])
-    hit("repartition.switched")  # from here on the service may start
     _delete(log, [*(copy_topic(settings, each) for each in plans), marker_topic(settings.service)])
     shutil.rmtree(_scratch(settings), ignore_errors=True)
 
@@ -411,34 +474,261 @@ def _scratch(settings: ServiceFile) -> Path:
 # ---------------------------------------------------------------- the copy
 
 
-def _copy(
-    plan: RepartitionPlan, marker: RepartitionMarker, scratch: Path, on_progress: OnProgress
-) -> RepartitionMarker:
-    """All rows, then what each new task begins with; compared with the old. What an earlier run has copied stays."""
-    site, streams = plan.site, plan.site.settings.streams
-    moved = {stage: RepartitionCut(marker.at_ms, site.partitions, _replaced(plan), {}) for stage in _stages(plan)}
-    nexts = _nexts(plan)
-    for here, new in zip(site.stages(), plan.plans, strict=True):
-        with ExitStack() as stack:
-            tasks = [
-                old_task(site.log, here.plan, partition, position, store)
-                for partition in range(site.partitions)
-                if (position := plan.positions.get((here.stage, partition))) is not None
-                for store in [stack.enter_context(closing(_image(here.log, here.changelog(partition), scratch)))]
+@dataclass
+class _Source:
+    """One old task whose rows are copied, and its image."""
+
+    name: str
+    here: StateLocation
+    new: Plan
+    partition: int
+    store: RocksStore
+    places: RowPlaces | None = None  # known when there is a state
+
+
+class _Copy:
+    """The source of truth for which rows of the old tasks are in the copies, and that they are the same there."""
+
+    def __init__(self, plan: RepartitionPlan, on_progress: OnProgress) -> None:
+        self.plan, self.log, self.on_progress = plan, plan.site.log, on_progress
+        self.scratch = _scratch(plan.site.settings)
+        self._open = ExitStack()
+        self._copies: dict[tuple[str, int], RocksStore] = {}
+        marker = plan.marker
+        self.sources: list[_Source] = []
+        if not plan.is_switching:
+            if marker is None or not self._is_of_this_state(marker):
+                marker = _begin(plan)
+            for here, new in zip(plan.site.stages(), plan.plans, strict=True):
+                for partition in range(plan.site.partitions):
+                    store = self._image(here.changelog(partition))
+                    self.sources.append(_Source(f"{here.stage or MAIN_NAME}/{partition}", here, new, partition, store))
+        assert marker is not None
+        self.marker = marker
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _is_of_this_state(self, marker: RepartitionMarker) -> bool:
+        """Whether what was copied is of these changelogs and rules, none of their tombstones can be gone since, and
+        nothing was processed after the copy was ended.
+        """
+        now_ms, age = int(time.time() * 1000), self.plan.site.settings.changelog.delete_retention_ms // 2
+        for here in self.plan.site.stages():
+            for partition in range(self.plan.site.partitions):
+                name, changelog = f"{here.stage or MAIN_NAME}/{partition}", here.changelog(partition)
+                position = self.plan.positions.get((here.stage, partition))
+                known = marker.cut.get(name)
+                if known is not None and (
+                    known[0] != changelog.topic.id or position is None or marker.rules.get(name) != _rules_of(position)
+                ):
+                    return False
+                if marker.ends and marker.ends.get(name) != changelog.bounds.end:
+                    return False
+        return now_ms - marker.at_ms < age
+
+    def _image(self, changelog: ChangelogPartition) -> RocksStore:
+        folder = self.scratch / changelog.topic.id / str(changelog.at.partition)
+        make_private(folder.parent)
+        return self._open.enter_context(closing(RocksStore(folder)))
+
+    def copies(self, new: Plan) -> list[RocksStore]:
+        """Images of the copies of a stage, as they are now."""
+        found = []
+        for partition in range(self.plan.to):
+            at = TopicPartition(copy_topic(self.plan.site.settings, new), partition)
+            changelog = ChangelogPartition.load(self.log, at, 0)
+            if (new.stage, partition) not in self._copies:
+                self._copies[new.stage, partition] = self._image(changelog)
+            _advance(self._copies[new.stage, partition], self.log, changelog, changelog.bounds.end)
+            found.append(self._copies[new.stage, partition])
+        return found
+
+    def digest(self, new: Plan) -> str:
+        return digest(_once(merge(*map(_rows_of, self.copies(new)), key=itemgetter(0))))
+
+    def _mark(self, **changes: Any) -> None:
+        self.marker = replace(self.marker, **changes)
+        _write_marker(self.plan.site, self.marker)
+
+    # ------------------------------------------------------------ rows
+
+    def follow(self) -> int:
+        """Bring the copies to where the changelogs are; how many records these had."""
+        return sum(self._follow(source, source.here.changelog(source.partition)) for source in self.sources)
+
+    def _follow(self, source: _Source, changelog: ChangelogPartition) -> int:
+        name, end, store = source.name, changelog.bounds.end, source.store
+        checkpoint = checkpoint_of(store)
+        if name not in self.marker.cut or name not in self.marker.done:
+            _advance(store, self.log, changelog, end)
+        position = position_of(store)
+        if position is None:
+            return 0
+        if source.places is None:
+            plan, _ = plan_at_work(self.log, source.here.plan, source.partition, position, store)
+            streams = self.plan.site.settings.streams
+            source.places = RowPlaces(
+                plan, source.partition, self.plan.site.partitions, self.plan.to, lambda rule: placing_of(rule, streams)
+            )
+        if name not in self.marker.cut:
+            self._mark(
+                cut={**self.marker.cut, name: [changelog.topic.id, end]},
+                rules={**self.marker.rules, name: _rules_of(position)},
+            )
+        if self.marker.cut[name][0] != changelog.topic.id:
+            raise unsettled(f"the changelog {changelog.at} was made again while it was copied")
+        if name not in self.marker.done:
+            self._copy_rows(source, source.places)
+            followed = {**self.marker.followed, name: self.marker.cut[name][1]}
+            self._mark(done=(*self.marker.done, name), followed=followed)
+        start = at = self.marker.followed[name]
+        changed: dict[bytes, int] = {}
+        while at < end:
+            to = min(at + FOLLOW, end)
+            _advance(store, self.log, changelog, to)
+            self._refuse_other_rules(source)
+            changed |= self._forward(source, changelog, at, to)
+            self._mark(followed={**self.marker.followed, name: to})
+            checkpoint = checkpoint_of(store)
+            if checkpoint is None or checkpoint.next <= to:  # else an earlier run has come further: compared there
+                self._compare(source, changed)
+                changed = {}
+            at = to
+        return end - start
+
+    def _refuse_other_rules(self, source: _Source) -> None:
+        position = position_of(source.store)
+        if position is None or _rules_of(position) != self.marker.rules[source.name]:
+            raise unsettled("rules were changed while state was copied; the next run copies all of it again")
+
+    def _copy_rows(self, source: _Source, places: RowPlaces) -> None:
+        """All rows of an image; a row twice, after a kill, is one row."""
+        topic, most = copy_topic(self.plan.site.settings, source.new), self.log.tunables.append_rows
+        batches: dict[int, list[Pair]] = {}
+        rows = 0
+        for partition, row, value in places.rows(source.store):
+            if partition == EVERYWHERE:
+                continue
+            rows += 1
+            batches.setdefault(partition, []).append((row, value))
+            if len(batches[partition]) >= most:
+                self.log.append([Append(topic=topic, records=batches.pop(partition), partition=partition)])
+                self.on_progress(source.name, rows)
+        self._append(topic, batches)
+
+    def _append(self, topic: str, batches: Mapping[int, Sequence[Pair]]) -> None:
+        appends = [Append(topic=topic, records=batch, partition=partition) for partition, batch in batches.items()]
+        if appends:
+            self.log.append(appends)
+
+    def _forward(self, source: _Source, changelog: ChangelogPartition, start: int, end: int) -> dict[bytes, int]:
+        """What a stretch of a changelog has, deletions too; which rows these are, and where they went."""
+        assert source.places is not None
+        batches: dict[int, dict[bytes, bytes | None]] = {}
+        moved: dict[bytes, int] = {}
+        with closing(PartitionCursor(self.log, changelog.at, start, available=True)) as cursor:
+            for records in cursor.read_to(end):
+                for row, value in records.pairs():
+                    place = None if row is None else source.places.place(row)
+                    if row is not None and place is not None and place != EVERYWHERE:
+                        moved[row] = place
+                        batches.setdefault(place, {})[row] = value
+                self.on_progress(source.name, records.next)
+        topic = copy_topic(self.plan.site.settings, source.new)
+        self._append(topic, {place: list(rows.items()) for place, rows in batches.items()})
+        return moved
+
+    # ------------------------------------------------------------ what ends it
+
+    def settle(self) -> None:
+        """What waits for event time, what tasks hold of their own, and positions. Nobody writes any more."""
+        plan, log = self.plan, self.log
+        self.follow()
+        ends = {source.name: source.here.changelog(source.partition).bounds.end for source in self.sources}
+        self._mark(ends=ends, at_ms=int(time.time() * 1000))
+        positions = {
+            (source.here.stage, source.partition): position
+            for source in self.sources
+            if (position := position_of(source.store)) is not None
+        }
+        plan = replace(plan, positions=positions)
+        moved = {
+            stage: RepartitionCut(self.marker.at_ms, plan.site.partitions, _replaced(plan), {})
+            for stage in _stages(plan)
+        }
+        nexts, waiting = _nexts(plan), 0
+        for new in plan.plans:
+            tasks, everywhere = [], dict[bytes, bytes]()
+            rows: dict[int, list[Pair]] = {}
+            for source in self.sources:
+                position = positions.get((source.here.stage, source.partition))
+                if source.new is not new or position is None:
+                    continue
+                task = old_task(log, source.here.plan, source.partition, position, source.store)
+                tasks.append(task)
+                assert source.places is not None
+                for place, row, value in source.places.rows(source.store, (USER,)):
+                    if place == EVERYWHERE:
+                        same_everywhere(everywhere, row, value, new.stage)
+                for stream, text, event in task.waiting:
+                    rows.setdefault(partition_of(text, plan.to), []).append((event.row(stream), event.packed()))
+            waiting += sum(map(len, rows.values()))
+            self._append(copy_topic(plan.site.settings, new), rows)
+            _copy_heads(plan, new, merged(tasks, new, nexts, moved[new.stage]), everywhere)
+            copies = self.copies(new)
+            for place, some in rows.items():
+                for key, packed in some:
+                    if key is None or copies[place].get(key) != packed:
+                        raise _differs(f"the copy of the stage {new.stage or MAIN_NAME}", key)
+        self._mark(settled=True, waiting=waiting)
+
+    # ------------------------------------------------------------ the proof
+
+    def prove(self) -> None:
+        """All rows of keys, read again, must be what they were, byte by byte. Then only what changes is."""
+        for new in self.plan.plans:
+            sources = [each for each in self.sources if each.new is new and each.places is not None]
+            rows = [
+                ((row, value) for place, row, value in each.places.rows(each.store) if place != EVERYWHERE)
+                for each in sources
+                if each.places is not None
             ]
-            everywhere: dict[bytes, bytes] = {}
-            for task in tasks:
-                name = f"{here.stage or MAIN_NAME}/{task.partition}"
-                places = RowPlaces(task, site.partitions, plan.to, lambda rule: placing_of(rule, streams))
-                marker = _copy_rows(plan, new, marker, name, places, everywhere, on_progress)
-                if name not in marker.done:
-                    marker = replace(marker, done=(*marker.done, name), waiting=marker.waiting + len(task.waiting))
-                    _write_marker(site, marker)
-            found = digest(_once(merge(*(_keyed(task) for task in tasks), key=itemgetter(0))))
-            _copy_heads(plan, new, merged(tasks, new, nexts, moved[here.stage]), everywhere)
-        marker = replace(marker, digests={**marker.digests, here.stage or MAIN_NAME: found})
-    _prove(plan, marker, scratch, "the copies", copies=True)
-    return marker
+            before = digest(merge(*rows, key=itemgetter(0)))
+            copies = (_rows_of(store, (ROW, USER)) for store in self.copies(new))
+            if digest(merge(*copies, key=itemgetter(0))) != before:
+                raise _differs(f"the copy of the stage {new.stage or MAIN_NAME}", None)
+
+    def _compare(self, source: _Source, changed: Mapping[bytes, int]) -> None:
+        if not changed:
+            return
+        copies = self.copies(source.new)
+        for row, place in changed.items():
+            if copies[place].get(row) != source.store.get(row):
+                raise _differs(f"the copy of the stage {source.new.stage or MAIN_NAME}", row)
+
+
+def _rules_of(position: Position) -> list[Any]:
+    return [dict(position.rules), list(position.streams)]
+
+
+def _advance(store: RocksStore, log: Log, changelog: ChangelogPartition, to: int) -> None:
+    """An image on disk, from where it is."""
+    checkpoint = checkpoint_of(store)
+    start = changelog.bounds.begin if checkpoint is None else checkpoint.next
+    if start < to:
+        with closing(Restore(store, log, changelog, start, to=to)) as restore:
+            while not restore.advance():
+                pass
+
+
+def _differs(what: str, row: bytes | None) -> Refused:
+    return Refused(
+        "repartition-differs",
+        f"{what} does not hold the rows that the old changelogs had",
+        "Nothing was lost: run it again, or before the switch give it up with --abort; and tell the makers of Samovar.",
+        "" if row is None else f"the first: {row!r}",
+    )
 
 
 def _stages(plan: RepartitionPlan) -> list[str]:
@@ -475,50 +765,6 @@ def _nexts(plan: RepartitionPlan) -> list[dict[str, int]]:
     return found
 
 
-def _image(log: Log, changelog: ChangelogPartition, scratch: Path) -> RocksStore:
-    """A changelog as rows on disk, from where an earlier run has come."""
-    folder = scratch / changelog.topic.id / str(changelog.at.partition)
-    make_private(folder.parent)
-    store = RocksStore(folder)
-    checkpoint = checkpoint_of(store)
-    start = changelog.bounds.begin if checkpoint is None else checkpoint.next
-    with closing(Restore(store, log, changelog, start)) as restore:
-        while not restore.advance():
-            pass
-    return store
-
-
-def _copy_rows(
-    plan: RepartitionPlan,
-    new: Plan,
-    marker: RepartitionMarker,
-    name: str,
-    places: RowPlaces,
-    everywhere: dict[bytes, bytes],
-    on_progress: OnProgress,
-) -> RepartitionMarker:
-    """The rows of one old task go to their new partitions; a row twice, after a kill, is one row."""
-    log, topic = plan.site.log, copy_topic(plan.site.settings, new)
-    batches: dict[int, list[Pair]] = {}
-    rows = size = 0
-    for partition, row, value in places.rows():
-        if partition == EVERYWHERE:
-            same_everywhere(everywhere, row, value, new.stage)
-            continue
-        rows, size = rows + 1, size + len(row) + len(value)
-        batch = batches.setdefault(partition, [])
-        batch.append((row, value))
-        if name not in marker.done and len(batch) >= log.tunables.append_rows:
-            log.append([Append(topic=topic, records=batches.pop(partition), partition=partition)])
-            on_progress(name, rows)
-    if name in marker.done:
-        return marker
-    appends = [Append(topic=topic, records=batch, partition=partition) for partition, batch in batches.items()]
-    if appends:
-        log.append(appends)
-    return replace(marker, rows=marker.rows + rows, size=marker.size + size)
-
-
 def _copy_heads(plan: RepartitionPlan, new: Plan, tasks: NewTasks, everywhere: Mapping[bytes, bytes]) -> None:
     """What a new task has of its own; its position is the last row, as in every commit."""
     appends = []
@@ -529,22 +775,8 @@ def _copy_heads(plan: RepartitionPlan, new: Plan, tasks: NewTasks, everywhere: M
     plan.site.log.append(appends)
 
 
-# ---------------------------------------------------------------- the proof
-
-
-def _keyed(task: OldTask) -> Iterator[tuple[bytes, bytes]]:
-    """All that belongs to keys, in order: what waits is rows afterwards."""
-    waiting = sorted((event.row(stream), event.packed()) for stream, _, event in task.waiting)
-    known = task.plan.program.stores
-    yield from waiting
-    for row, value in task.store.range(ROW, bytes([ROW[0] + 1])):
-        if row_parts(row)[1] in known:
-            yield row, value
-    yield from task.store.range(USER, bytes([USER[0] + 1]))
-
-
-def _rows_of(store: Readable) -> Iterator[tuple[bytes, bytes]]:
-    for kind in KEYED:
+def _rows_of(store: Readable, kinds: Sequence[bytes] = KEYED) -> Iterator[tuple[bytes, bytes]]:
+    for kind in kinds:
         yield from store.range(kind, bytes([kind[0] + 1]))
 
 
@@ -553,37 +785,17 @@ def _once(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     return (next(same) for _, same in groupby(rows, key=itemgetter(0)))
 
 
-def _prove(plan: RepartitionPlan, marker: RepartitionMarker, scratch: Path, what: str, *, copies: bool = False) -> None:
-    """The rows of all keys, read again, must be what they were, byte by byte."""
-    log, settings = plan.site.log, plan.site.settings
-    for new in plan.plans:
-        name, stage = copy_topic(settings, new) if copies else new.topics.changelog, new.stage or MAIN_NAME
-        with ExitStack() as stack:
-            stores = []
-            for partition in range(plan.to):
-                changelog = ChangelogPartition.load(log, TopicPartition(name, partition), 0)
-                stores.append(stack.enter_context(closing(_image(log, changelog, scratch))))
-            found = digest(_once(merge(*map(_rows_of, stores), key=itemgetter(0))))
-        if found != marker.digests[stage]:
-            raise Refused(
-                "repartition-differs",
-                f"{what} of the stage {stage} do not hold the rows that the old changelogs had",
-                "Nothing was lost: run it again, or with --abort give it up, and tell the makers of Samovar."
-                if copies
-                else "Run it again: the copy has all of it.",
-                f"digest {found}, and it was {marker.digests[stage]}",
-            )
-
-
 # ---------------------------------------------------------------- the switch
 
 
-def _switch(plan: RepartitionPlan, on_progress: OnProgress) -> None:
-    """Make the topics again and fill them. It may be ended at any point, and then begins again."""
+def _switch(plan: RepartitionPlan, copy: _Copy) -> tuple[int, int]:
+    """Make the topics again, fill them and read them again; how many rows that is, and bytes. It may be ended at any
+    point, and then begins again. A container that came all the same ends it: what that wrote is then made again.
+    """
     site, log = plan.site, plan.site.log
     for name in plan.grows:
-        assert isinstance(log, EmbeddedLog), name
-        log.grow(name, plan.to)
+        if isinstance(log, EmbeddedLog):
+            log.grow(name, plan.to)
     names = {spec.name for spec in plan.topics}
     for old in site.plans:
         names |= {old.topics.changelog, old.topics.journal, *(each.topic for each in old.forwards)}
@@ -592,28 +804,59 @@ def _switch(plan: RepartitionPlan, on_progress: OnProgress) -> None:
     _make(log, plan.topics)
     hit("repartition.made")
     ids = {name: topic.id for name, topic in log.topics(sorted(names)).items()}
+    rows = size = 0
     for new in plan.plans:
-        for partition in range(plan.to):
-            at = TopicPartition(copy_topic(site.settings, new), partition)
-            for records in read_all(log, at):
-                _fill(log, new, partition, records.pairs(), ids)
-                on_progress(str(at), records.next)
+        for partition, store in enumerate(copy.copies(new)):
+            count, bytes_ = _fill(log, new, partition, store, ids, copy.on_progress)
+            rows, size = rows + count, size + bytes_
+    hit("repartition.filled")
+    for new in plan.plans:
+        for partition, store in enumerate(copy.copies(new)):
+            _prove_filled(log, new, partition, store)
+    refuse_members(log, site.settings.service)
+    return rows, size
 
 
-def _fill(log: Log, new: Plan, partition: int, pairs: Sequence[Pair], ids: Mapping[str, str]) -> None:
-    rows: list[Pair] = []
-    entries: list[Pair] = []
-    for key, value in pairs:
-        assert key is not None
-        assert value is not None
-        if key == JOURNAL_ROW:
-            entries.append((str(partition).encode(), value))
-        elif key == POSITION:
-            rows.append((POSITION, pack_position(_placed(unpack_position(value), new, ids))))
-        else:
-            rows.append((key, value))
-    topics = ((new.topics.changelog, rows), (new.topics.journal, entries))
-    log.append([Append(topic=name, records=found, partition=partition) for name, found in topics if found])
+def _logged(store: Readable) -> Iterator[tuple[bytes, bytes]]:
+    """What a new changelog holds, but for its position."""
+    return ((row, value) for row, value in logged_rows(store) if row != POSITION)
+
+
+def _batches(rows: Iterator[tuple[bytes, bytes]], size: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    while batch := list(islice(rows, size)):
+        yield batch
+
+
+def _fill(
+    log: Log, new: Plan, partition: int, store: Readable, ids: Mapping[str, str], on_progress: OnProgress
+) -> tuple[int, int]:
+    rows = size = 0
+    for batch in _batches(_logged(store), log.tunables.append_rows):
+        log.append([Append(topic=new.topics.changelog, records=batch, partition=partition)])
+        rows, size = rows + len(batch), size + sum(len(row) + len(value) for row, value in batch)
+        on_progress(name_of(new.stage, partition), rows)
+    entry, head = store.get(JOURNAL_ROW), store.get(POSITION)
+    assert entry is not None
+    assert head is not None
+    position = pack_position(_placed(unpack_position(head), new, ids))
+    log.append(
+        [
+            Append(topic=new.topics.changelog, records=[(POSITION, position)], partition=partition),
+            Append(topic=new.topics.journal, records=[(str(partition).encode(), entry)], partition=partition),
+        ]
+    )
+    return rows, size
+
+
+def _prove_filled(log: Log, new: Plan, partition: int, store: Readable) -> None:
+    """What a new changelog has must be what its copy has, row after row."""
+    at = TopicPartition(new.topics.changelog, partition)
+    begin, end = log.bounds([at])[at]
+    with closing(PartitionCursor(log, at, begin, available=True)) as cursor:
+        written = chain.from_iterable(records.pairs() for records in cursor.read_to(end))
+        for there, wanted in zip_longest((each for each in written if each[0] != POSITION), _logged(store)):
+            if there != wanted:
+                raise _differs(f"the new changelog {at}", (wanted or there)[0])
 
 
 def _placed(position: Position, new: Plan, ids: Mapping[str, str]) -> Position:

@@ -32,10 +32,10 @@ from samovar.service.topology.topics import (
     create_command,
     redrive_group,
     sink_group,
-    switch_topic,
     traffic_labels_topic,
     traffic_topic,
 )
+from samovar.tasks.runtime.repartition_fence import switch_topic
 
 SERVICE, HTTP, PRODUCERS, TRAFFIC, READERS = "service", "http", "producers", "traffic", "readers"
 AUTHORS, ANALYSTS, OPERATORS = "authors", "analysts", "operators"

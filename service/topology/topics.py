@@ -24,6 +24,7 @@ from samovar.service.topology.plans import rule_plans, task_forwards
 from samovar.service.topology.rule_registry import registry_of, with_published_rules
 from samovar.service.topology.ruleset import has_rules, wanted_partitions
 from samovar.tasks.model.plan import Forward
+from samovar.tasks.runtime.repartition_fence import refuse_unfinished
 
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's own default; a state's rows stay below it
 MAX_HEAD_BYTES = 1_024  # what a forwarded event has before it, and its key's growth
@@ -79,17 +80,12 @@ def marker_topic(service: str) -> str:
     return f"{service}.repartition"
 
 
-def switch_topic(service: str) -> str:
-    """There while the topics of the service are made again, with as many partitions as these get; and empty, so that
-    nobody needs a right to read it.
-    """
-    return f"{service}.repartition.switch"
-
-
-@stored("old to at_ms cut done digests rows size waiting")
+@stored("old to at_ms cut done digests rows size waiting followed rules ends settled")
 @dataclass(frozen=True, kw_only=True)
 class RepartitionMarker:
-    """How far a repartition is. `cut` is the state that is copied, `done` which tasks' rows are."""
+    """How far a repartition is. By task: `cut` is its changelog's id, and the offset from which on that is followed; it
+    is `done` when all rows from before are copied, and `followed` up to an offset. `rules` made its rows.
+    """
 
     old: int
     to: int
@@ -100,6 +96,10 @@ class RepartitionMarker:
     rows: int = 0
     size: int = 0  # of these, in bytes
     waiting: int = 0
+    followed: Mapping[str, int] = field(default_factory=dict)
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    ends: Mapping[str, int] = field(default_factory=dict)  # of the changelogs, when what ends the copy was written
+    settled: bool = False  # the copy is whole: there is no way back
 
     def packed(self) -> bytes:
         return json.dumps({"v": 1, **to_wire(self)}, separators=(",", ":")).encode()
@@ -117,18 +117,6 @@ def marker_of(settings: ServiceFile, log: Log) -> RepartitionMarker | None:
     if version > 1:
         raise newer("the marker of a repartition", version, 1)
     return from_wire(RepartitionMarker, raw)
-
-
-def refuse_unfinished(settings: ServiceFile, log: Log) -> None:
-    """Refuse while a repartition is between the old topics and the new ones."""
-    name = switch_topic(settings.service)
-    topic = log.topics([name]).get(name)
-    if topic is not None:
-        raise Refused(
-            "repartition-unfinished",
-            f"the service {settings.service} is being repartitioned, and its topics are half made",
-            f"If nobody is at it any more, end it: `samovar repartition CONFIG --partitions {topic.partitions}`.",
-        )
 
 
 class TopicRole(StrEnum):
@@ -387,7 +375,7 @@ def ensure(
     Only topics of these `roles` are looked at: nobody needs a right to a topic that is not used.
     """
     if TopicRole.CHANGELOG in roles:
-        refuse_unfinished(settings, log)
+        refuse_unfinished(settings.service, log)
     specs = plan_here(log, settings, stages=stages)
     creates = settings.topics == "create"
     wanted = [spec for spec in specs if spec.role in roles and (creates or spec.role not in SIDE_ROLES)]

@@ -32,7 +32,7 @@ from samovar.common.errors import Refused
 from samovar.patterns.engine.compile import compile_rules
 from samovar.patterns.engine.matcher import decode_key
 from samovar.patterns.syntax.tree import Rule
-from samovar.state.store import TaskStore
+from samovar.state.store import Readable, TaskStore
 from samovar.tasks.input.processor import Processor
 from samovar.tasks.input.repartition_sink import ONE_KEY
 from samovar.tasks.input.source import numbered
@@ -70,13 +70,7 @@ def old_task(log: Log, plan: Plan, partition: int, position: Position, store: Ta
     if next(iter(store.range(SKIP, SKIP_END)), None) is not None or position.rewinding:
         where = f"partition {partition}" + (f" of {plan.stage}" if plan.stage != MAIN else "")
         raise unsettled(f"{where} was set back, and has not come again to where it was")
-    facts = stored_ruleset(store)
-    if facts is not None:
-        plan = plan_of_facts(plan, facts, position.inputs)
-    else:
-        entries = effective_entries(journal_of(log, plan, partition), position.journal)
-        facts = [entry.facts for entry in entries if entry.kind == "rules"][-1]
-        plan = plan_of_position(log, plan, partition, position)
+    plan, facts = plan_at_work(log, plan, partition, position, store)
     processor = make_processor(plan, partition, store, numbered(position, plan.inputs), position)
     try:
         recover_waiting(log, processor.source, position, partition)
@@ -93,6 +87,18 @@ def old_task(log: Log, plan: Plan, partition: int, position: Position, store: Ta
         facts=kept,
         waiting=waiting,
     )
+
+
+def plan_at_work(
+    log: Log, plan: Plan, partition: int, position: Position, store: TaskStore
+) -> tuple[Plan, Mapping[str, Any]]:
+    """The plan with the rules that made a state, and what a journal says of them."""
+    facts = stored_ruleset(store)
+    if facts is not None:
+        return plan_of_facts(plan, facts, position.inputs), facts
+    entries = effective_entries(journal_of(log, plan, partition), position.journal)
+    facts = [entry.facts for entry in entries if entry.kind == "rules"][-1]
+    return plan_of_position(log, plan, partition, position), facts
 
 
 def _waiting(log: Log, processor: Processor, position: Position) -> Iterator[tuple[str, bytes, WaitingEvent]]:
@@ -140,27 +146,33 @@ def unsettled(what: str) -> Refused:
 class RowPlaces:
     """Where the rows of one old task go. Refuses a row that is not where its key says: nobody knows whose it is."""
 
-    def __init__(self, task: OldTask, old: int, new: int, placing: Placing) -> None:
-        self._task, self._old, self._new = task, old, new
+    def __init__(self, plan: Plan, partition: int, old: int, new: int, placing: Placing) -> None:
+        self._partition, self._old, self._new = partition, old, new
         self._by_store: dict[str, int | None] = {}
-        for each in task.plan.program.rules:
+        for each in plan.program.rules:
             place = placing(each.rule)
             # A history function's key is that of the step it stands in, which is the rule's.
             for name in (f"{each.rule.id}@{each.version}", *compile_rules([each.rule]).histories):
                 self._by_store[name] = place
         self._last: tuple[bytes, str, int] | None = None
-        self._user: Any = None if task.plan.task is None else task.plan.task.make()
+        self._stage = plan.stage
+        self._user: Any = None if plan.task is None else plan.task.make()
 
-    def rows(self) -> Iterator[tuple[int, bytes, bytes]]:
-        """Each row, with its new partition or EVERYWHERE."""
-        for row, value in self._task.store.range(ROW, bytes([ROW[0] + 1])):
+    def place(self, row: bytes) -> int | None:
+        """A row's new partition, or EVERYWHERE; None: it stays behind."""
+        if row[:1] == ROW:
             key, name, _, _ = row_parts(row)
-            if name in self._by_store:  # else of a rule that is no more: the next start would drop it
-                yield self._of_rule(key, name), row, value
-        for row, value in self._task.store.range(USER, bytes([USER[0] + 1])):
-            yield self._of_user(row), row, value
-        for stream, text, event in self._task.waiting:
-            yield partition_of(text, self._new), event.row(stream), event.packed()
+            # Else of a rule that is no more: the next start would drop it.
+            return self._of_rule(key, name) if name in self._by_store else None
+        return self._of_user(row) if row[:1] == USER else None
+
+    def rows(self, store: Readable, kinds: Sequence[bytes] = (ROW, USER)) -> Iterator[tuple[int, bytes, bytes]]:
+        """Each row of a store that moves, with its place."""
+        for kind in kinds:
+            for row, value in store.range(kind, bytes([kind[0] + 1])):
+                place = self.place(row)
+                if place is not None:
+                    yield place, row, value
 
     def _of_rule(self, key: bytes, name: str) -> int:
         if self._last is None or self._last[:2] != (key, name):
@@ -174,19 +186,18 @@ class RowPlaces:
         store, rest = row[2 : 2 + size].decode(), row[2 + size :]
         if store == OWN and rest == WINDOW:
             return EVERYWHERE
-        assert isinstance(self._user, RepartitionableTask), self._task.plan.stage
+        assert isinstance(self._user, RepartitionableTask), self._stage
         name, kind = (rest[len(TIMER) :].decode(), None) if store == OWN else (rest.decode(), store)
         text = self._user.key_of(kind, name)
         what = f"the timer `{name}`" if kind is None else f"the row `{name}` of the store `{store}`"
         return EVERYWHERE if text is None else self._moved(text.encode(), what)
 
     def _moved(self, text: bytes | None, what: str) -> int:
-        if text is None or partition_of(text, self._old) != self._task.partition:
+        if text is None or partition_of(text, self._old) != self._partition:
             shown = "null" if text is None else text.decode("utf-8", "replace")
             raise Refused(
                 "repartition-misplaced",
-                f"{what} is in partition {self._task.partition}, and its key `{shown}` belongs to another of"
-                f" {self._old}",
+                f"{what} is in partition {self._partition}, and its key `{shown}` belongs to another of {self._old}",
                 "Keys must be placed by murmur2 of their text: a stream with `repartition: false` cannot be"
                 " repartitioned. Of a task of your own, `key_of` must give the key of the events that made the row.",
             )

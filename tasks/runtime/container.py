@@ -28,6 +28,7 @@ from samovar.tasks.model.results import NOTHING_SETTLED, Counts, Outcome, Settle
 from samovar.tasks.runtime.backpressure import Backpressure
 from samovar.tasks.runtime.collector import collector_off
 from samovar.tasks.runtime.commit_times import CommitTimes
+from samovar.tasks.runtime.repartition_fence import refuse_unfinished
 from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import RulesBehind, StreamTask, TaskConfig, TaskState
 from samovar.tasks.runtime.topic_watch import TopicWatch
@@ -493,6 +494,7 @@ class Container:
     def _open(self, task: StreamTask) -> bool:
         """Whether it can run at once: not while another process has its store, nor while it is to be restored."""
         now_ms = self.clock.steady_ms()
+        refuse_unfinished(self.plan.service, self.log)  # now that it is a member
         try:
             task.open()
         except StoreLocked as held:

@@ -11,7 +11,8 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,16 @@ import pytest
 from samovar.changelog.formats.record import WAITING
 from samovar.changelog.log import Append, TopicPartition
 from samovar.changelog.partitioner import key_text, partition_of
+from samovar.common import failpoints
 from samovar.common.errors import Refused
 from samovar.common.failpoints import REPARTITIONS
 from samovar.patterns.rulefile.rule_file import load_text
+from samovar.service.recovery import repartition as repartitions
+from samovar.service.recovery.repartition import RepartitionResult, plan_repartition, repartition
 from samovar.service.runtime.running import container_of
 from samovar.service.topology.stages import stage_of
 from samovar.service.topology.topics import grown_inputs, marker_of
 from samovar.state.rocks import RocksStore
-from samovar.tasks.replay.repartition import RowPlaces
 from samovar.tasks.runtime.container import Container
 from tests.support import small_service as small
 from tests.support.random_rules import FIRST_TIME, SLACK_MS, TYPES, random_events, random_rule
@@ -338,8 +341,9 @@ def test_killed_at_every_point_it_goes_on(point: str, prepared: Any, tmp_path: P
             assert started.stderr.startswith("topic-partitions:"), started.output
         elif point not in ("repartition.switched", "repartition.done"):
             assert started.stderr.startswith("repartition-unfinished:"), started.output
-            for refused in (("repartition", service.config, "--abort"), ("verify", service.config)):
-                assert small.run(*refused).stderr.startswith("repartition-unfinished:")
+            refused = [("verify", service.config), ("repartition", service.config, "--abort")]
+            for each in refused[: 1 if point == "repartition.fenced" else 2]:  # till the copy is whole
+                assert small.run(*each).stderr.startswith("repartition-unfinished:")
         done = small.run(*command)
         assert done.exit_code == 0, done.output
         with service.log() as log:
@@ -350,8 +354,8 @@ def test_killed_at_every_point_it_goes_on(point: str, prepared: Any, tmp_path: P
         assert service.results() == prepared[2]
 
 
-def test_a_copy_of_another_state_is_of_no_use(prepared: Any, tmp_path: Path) -> None:
-    """Killed before the switch the service runs on; what was copied is copied again."""
+def test_what_was_copied_before_a_kill_is_followed(prepared: Any, tmp_path: Path) -> None:
+    """Killed before the switch the service runs on; what it changed since goes after what was copied."""
     with copied(prepared, tmp_path / "s") as service:
         service.write_partitions(4)
         command = "repartition", service.config, "--partitions", 4
@@ -365,13 +369,14 @@ def test_a_copy_of_another_state_is_of_no_use(prepared: Any, tmp_path: Path) -> 
         assert service.results() == prepared[2]
 
 
-def test_given_up_nothing_was_changed(prepared: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", ["repartition.copied", "repartition.fenced"])
+def test_given_up_nothing_was_changed(point: str, prepared: Any, tmp_path: Path) -> None:
     with copied(prepared, tmp_path / "s") as service:
         digests = service.digests()
         assert small.run("repartition", service.config, "--abort").output == "nothing was begun\n"
         service.write_partitions(4)
         command = "repartition", service.config, "--partitions", 4
-        assert small.run_apart(*command, SAMOVAR_KILL="repartition.copied").returncode == -signal.SIGKILL
+        assert small.run_apart(*command, SAMOVAR_KILL=point).returncode == -signal.SIGKILL
         assert small.run("repartition", service.config, "--abort").exit_code == 0
         service.write_partitions(2)
         with service.log() as log:
@@ -380,10 +385,106 @@ def test_given_up_nothing_was_changed(prepared: Any, tmp_path: Path) -> None:
         assert small.is_equal(service)
 
 
+@dataclass
+class Running:
+    """A service that is driven by what a repartition says it waits for."""
+
+    service: Service
+    parts: list[list[dict[str, Any]]]  # of events that come while it is waited for
+    waited: list[str] = field(default_factory=list)
+
+    def to(self, partitions: int) -> RepartitionResult:
+        with self.service.log() as log, ExitStack() as container:
+            running = container.enter_context(self.service.container())
+
+            def on_wait(blocked: Refused) -> None:
+                self.waited.append(blocked.code)
+                if self.parts:
+                    self.service.produce(self.parts.pop(0))
+                    self.service.catch_up(running)
+                elif blocked.code == "group-active":
+                    container.close()
+                else:
+                    self.service.write_partitions(partitions)
+
+            plan = plan_repartition(self.service.settings, log, partitions)
+            return repartition(plan, on_wait=on_wait, wait_s=60)
+
+
+def test_the_service_runs_while_its_state_is_copied(
+    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States come, change and go after they were copied; killed on the way, it follows from where it was."""
+    monkeypatch.setattr("samovar.service.recovery.repartition.FOLLOW", 50)
+    with copied(prepared, tmp_path / "s") as service:
+        events = prepared[1]
+        with service.container() as running:
+            command = "repartition", service.config, "--partitions", 4, "--wait", "1m"
+            killed = small.run_apart(*command, SAMOVAR_KILL="repartition.copied")
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+            service.produce(events[:20])
+            service.catch_up(running)
+        found = Running(service, [events[20:40], events[40:60]])
+        moved = found.to(4)
+        assert found.waited == ["group-active"] * 3 + ["repartition-file"]
+        assert moved.rows > 0
+        service.process(events[60:])
+        service.end()
+        assert service.results() == prepared[2]
+
+
+def test_a_change_that_the_copy_lost_is_found(prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compared after the copy is what has changed since, row by row."""
+    append = repartitions._Copy._append
+
+    def losing(self: Any, topic: str, batches: Any) -> None:
+        is_copied = len(self.marker.done) == len(self.sources)
+        append(self, topic, {place: rows[:-1] if is_copied else rows for place, rows in batches.items()})
+
+    monkeypatch.setattr(repartitions._Copy, "_append", losing)
+    with copied(prepared, tmp_path / "s") as service, pytest.raises(Refused) as refused:
+        Running(service, [prepared[1][:20]]).to(4)
+    assert refused.value.code == "repartition-differs"
+
+
+@pytest.mark.parametrize("point", ["repartition.fenced", "repartition.made", "repartition.filled"])
+def test_a_container_that_had_passed_its_check_does_not_come_in(
+    point: str, prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked before the switch, and joins during it: it sees the switch, and is seen."""
+    with copied(prepared, tmp_path / "s") as service, service.log() as log:
+        late = container_of(service.settings, log, 0, lambda _: None, service.clock)
+        service.write_partitions(4)
+        said: list[str] = []
+
+        def on_pass(name: str) -> None:
+            if name == point and not said:
+                with pytest.raises(Refused) as refused:
+                    service.catch_up(late)
+                said.append(refused.value.code)
+
+        monkeypatch.setattr(failpoints, "on_pass", on_pass)
+        plan = plan_repartition(service.settings, log, 4)
+        try:
+            with pytest.raises(Refused) as seen:
+                repartition(plan)
+        finally:
+            late.close()
+        assert (said, seen.value.code) == (["repartition-unfinished"], "group-active")
+        assert repartition(plan_repartition(service.settings, log, 4)).rows > 0
+        service.process(prepared[1])
+        service.end()
+        assert service.results() == prepared[2]
+
+
 def test_rows_that_differ_stop_it_before_the_switch(prepared: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """The proof is of what is read again: a row that the copy lost is found."""
-    places = RowPlaces.rows
-    monkeypatch.setattr(RowPlaces, "rows", lambda self: (each for n, each in enumerate(places(self)) if n != 1))
+    append = repartitions._Copy._append
+
+    def losing(self: Any, topic: str, batches: Any) -> None:
+        append(self, topic, {place: rows[1:] for place, rows in batches.items()})
+
+    monkeypatch.setattr(repartitions._Copy, "_append", losing)
     with copied(prepared, tmp_path / "s") as service:
         assert "repartition-differs:" in service.to(4, code=2)["error"]
         service.write_partitions(2)
@@ -402,7 +503,7 @@ def test_what_must_be_so_before(prepared: Any, tmp_path: Path) -> None:
         assert "repartition-behind:" in service.to(4, code=2)["error"]
         service.write_partitions(2)
         with service.container():
-            assert "group-active:" in service.to(4, code=2)["error"]
+            assert "group-active:" in service.to(4, "--wait", "0", code=2)["error"]
             service.write_partitions(2)
         assert "repartition-stages:" in service.to(1, code=2)["error"]
         planned = service.to(4, "--dry-run")["plan"]

@@ -57,6 +57,7 @@ class Tunables:
     append_rows: int = 100_000  # of a repaired changelog, per transaction
     look_back_records: int = 20_000  # of a changelog, looked at first for the end of a commit; then ten times as many
     few_records: int = 10_000  # up to so many are read by a reader for a few
+    spark_connector: bool = True  # by which jobs on Spark read Kafka; else by our own reader, in executors too
     feed_bytes: int = 64 * MB  # of records from Spark that wait for their turn in memory; more of them wait on disk
 
     # An archive.

@@ -353,8 +353,9 @@ class RunSettings(Model):
     log_form: Annotated[Literal["text", "json"], values.choice("text", "json")] = Field("text", alias="log")
 
 
+_KINDS = {int: values.Count, bool: values.Flag}
 _TUNABLES: dict[str, Any] = {
-    name: (values.PositiveBytes if name.endswith("_bytes") else values.Count, default)
+    name: (values.PositiveBytes if name.endswith("_bytes") else _KINDS[type(default)], default)
     for name, default in asdict(DEFAULTS).items()
     if name not in ("cache_bytes", "snapshot_every_ms")  # these have places of their own in the file
 }

@@ -16,7 +16,8 @@ from samovar.service.topology.logs import kafka_of
 
 def connector_settings(settings: ServiceFile) -> Mapping[str, str] | None:
     """For Spark's connector, where that is what reads the log: it is Kafka's, and this Spark the connector's own."""
-    return kafka_of(settings) if pyspark_version() in ("", SPARK) else None
+    is_wanted = settings.tunables.spark_connector and pyspark_version() in ("", SPARK)
+    return kafka_of(settings) if is_wanted else None
 
 
 def refuse_remote_executors(settings: ServiceFile, *, is_local: bool) -> None:
@@ -37,7 +38,7 @@ def starting_for(
     """A session that starts now. Settings that the connector cannot have are refused before it does."""
     refuse_remote_executors(settings, is_local=master is None or is_local(master))
     kafka = connector_settings(settings)
-    if kafka is None and kafka_of(settings) is not None:
+    if kafka is None and kafka_of(settings) is not None and settings.tunables.spark_connector:
         say(f"Spark {pyspark_version()} reads Kafka by Samovar's own reader: its connector is used with {SPARK} only")
     left_out = () if kafka is None else java_settings(kafka).left_out
     if left_out:

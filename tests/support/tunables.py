@@ -51,6 +51,7 @@ RANGES = {
     "append_rows": (1, 10),
     "look_back_records": (1, 5),
     "few_records": (1, 20),
+    "spark_connector": (0, 1),
     "feed_bytes": (1, 2_000),
     "archive_records": (1, 30),
     "archive_bytes": (1, 4_000),
@@ -77,7 +78,11 @@ PAUSING = ("pending_events", "pending_bytes", "step_bytes")
 def tiny(random_: Random) -> Tunables:
     """All of them tiny, but for some that stay as they are: what is large may hide what is small."""
     is_usual = random_.random() < 0.5
-    drawn = {name: random_.randint(*span) for name, span in RANGES.items() if not is_usual or random_.random() < 0.7}
+    drawn = {
+        name: type(getattr(DEFAULTS, name))(random_.randint(*span))  # of 0 and 1, a bool
+        for name, span in RANGES.items()
+        if not is_usual or random_.random() < 0.7
+    }
     return replace(DEFAULTS, **drawn)
 
 

@@ -133,6 +133,17 @@ def test_p2_spark_local_and_live_are_one(spark: OpenSession, ran: OnKafka, log: 
     assert run("verify", ran.service.config, "--engine", "spark").exit_code == 0
 
 
+def test_p2_by_our_own_reader_it_is_the_same(spark: OpenSession, ran: OnKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P2: a tunable changes no result, also not who reads Kafka for a job."""
+    asked = list[object]()
+    monkeypatch.setattr("samovar.changelog.spark.parts.raw_records", lambda *each, **_: asked.append(each))
+    monkeypatch.setenv("SAMOVAR_TUNABLES__SPARK_CONNECTOR", "false")
+    before = ran.service.digests()
+    assert both_engines(ran) == before
+    assert run("verify", ran.service.config, "--engine", "spark").exit_code == 0
+    assert not asked
+
+
 def both_engines(ran: OnKafka) -> dict[int, str]:
     """The digests that a restore of lost stores ends with, the same by both engines."""
     found = []

@@ -12,7 +12,7 @@ from samovar.changelog.restore.point_in_time import first_time
 from samovar.service.config.models import ServiceFile
 from samovar.service.topology.archives import needed_archive, roles_of, sources_of
 
-NEAR = 4  # what has less than three fourths of its topic's retention left should have been copied by now
+NEAR = 4  # a follower copies what is older than a fourth of its topic's retention; what is older than half is late
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class ArchivedPartition:
 
     @property
     def is_late(self) -> bool:
-        return self.left_ms is not None and self.age_ms is not None and self.left_ms * (NEAR - 1) < self.age_ms
+        return self.left_ms is not None and self.age_ms is not None and self.left_ms < self.age_ms
 
 
 def retention_of(topic: Topic) -> int | None:

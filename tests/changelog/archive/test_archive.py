@@ -157,6 +157,8 @@ def test_a_deleted_file_is_noticed_before_anything_is_read_and_copied_again_whil
         read(log)
     assert refused.value.code == "archive-gap"
     assert log.bounds([AT])[AT].begin == lost.next
+    with pytest.raises(Refused, match="archive-gap"):
+        read(log, lost.first + 1)
     # A question goes on with what is there.
     reader = available_reader(log, {AT: 0})
     found = [row for _ in range(60) for each in reader.poll(100, 0) for row in rows_of(each)]
@@ -182,7 +184,9 @@ def test_two_that_copy_at_once_do_no_harm(tmp_path: Path) -> None:
     """One reads while the other publishes, and publishes what it read then."""
     world = World(tmp_path, 4)
     world.write(8, None)
-    other = Copier(world.log, world.archive, world.broker.clock.wall_ms)
+    world.log.tunables = Tunables(archive_records=5)
+    log = MemoryLog(world.broker, Tunables(archive_records=3))  # whose files end elsewhere
+    other = Copier(log, world.archive, world.broker.clock.wall_ms)
     original = world.archive.folder.publish
 
     def publish(file: Path, name: str) -> None:

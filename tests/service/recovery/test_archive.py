@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,12 @@ from samovar.changelog.kafka.read import places_of
 from samovar.changelog.log import TopicPartition
 from samovar.common.failpoints import ARCHIVES
 from samovar.service.config.loading import load_service
+from samovar.service.ops.archive import archive_status
+from samovar.service.recovery.archiving import Archiver
 from samovar.service.topology.archives import needed_archive
 from samovar.service.topology.logs import opened
 from tests.contracts.log_driving import rows_of
+from tests.faults.harness import wait_until
 from tests.support.object_store import BUCKET, client, s3_server
 from tests.support.small_service import HOUR, START, Service, make, many, restored, run, run_apart
 
@@ -208,6 +213,55 @@ def test_events_that_wait_are_read_from_the_archive_when_a_container_starts(serv
     code, found = verified(service)
     assert code == 0, found
     assert min(begins(service)) > 0
+
+
+def followed(service: Service, slots: int) -> list[str]:
+    """What followers say until nothing is left to be copied."""
+    settings, told = load_service(service.config), list[str]()
+    with ExitStack() as stack:
+        logs = [stack.enter_context(opened(settings)) for _ in range(slots)]
+        archivers = [Archiver(settings, log, slot, told.append) for slot, log in enumerate(logs)]
+        threads = [threading.Thread(target=each.run) for each in archivers]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_until(lambda: not any(each.lag for each in archive_status(settings, logs[0], 0)), "all is copied")
+        finally:
+            for each, thread in zip(archivers, threads, strict=True):
+                each.stopped.set()
+                thread.join()
+    return told
+
+
+def test_followers_share_the_work_and_say_what_nobody_has_any_more(service: Service) -> None:
+    service.process(many(60))
+    service.settle()
+    assert followed(service, 2) == []
+    assert run("archive", service.config, "--verify").exit_code == 0
+    first = begins(service)
+    service.clock.pass_ms(8 * DAY)
+    service.process(many(60, start_s=900))
+    service.settle()
+    take_away(service)
+    service.process(many(40, start_s=1_800))
+    assert all(begin > before for begin, before in zip(begins(service), first, strict=True))
+    findings = json.loads(run("doctor", service.config, "--json").stdout)["findings"]
+    (found,) = (each for each in findings if each["about"] == "archive")
+    assert (found["state"], "that nobody has any more" in found["what"]) == ("fail", True)
+    told = followed(service, 1)
+    assert any(text.startswith("archive-gap: retention took offsets ") for text in told)
+    assert run("archive", service.config, "--verify").exit_code == 1
+
+
+def test_the_doctor_warns_before_retention_takes_what_is_not_copied(service: Service) -> None:
+    service.clock.pass_ms(30 * DAY - 5 * DAY)
+    service.process(many(10))
+    findings = json.loads(run("doctor", service.config, "--json").stdout)["findings"]
+    (found,) = (each for each in findings if each["about"] == "archive")
+    assert (found["state"], "retention takes what is not copied" in found["what"]) == ("warn", True)
+    copied(service)
+    findings = json.loads(run("doctor", service.config, "--json").stdout)["findings"]
+    assert [each["state"] for each in findings if each["about"] == "archive"] == ["ok"]
 
 
 @pytest.fixture(scope="module")

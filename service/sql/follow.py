@@ -69,7 +69,7 @@ class ContinuousQuery:
     stopped: Callable[[float], bool]  # waits so long
 
     def run(self) -> None:
-        tables = self.engine.tables()
+        tables, self.printer.grows = self.engine.tables(), True
         with self.engine.opened(self.statement, tables) as query:
             if self.statement.text[:7].lower() == "explain" or not query.used:
                 raise Refused(

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import shutil
+import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from samovar.patterns.syntax.findings import visible
 from samovar.service.views.commands import plain
 
 MODES = ("table", "line", "json", "csv")
+WIDE = 60  # to which columns grow on a terminal
 LEAST_WIDTH = 8  # to which the widest columns are cut, where a terminal is narrow
 SECOND_NS = 1_000_000_000
 
@@ -80,6 +82,7 @@ class Printer:
 
     def __init__(self, out: IO[str], mode: str = "table", *, is_terminal: bool = False) -> None:
         self.out, self.mode, self.is_terminal = out, mode, is_terminal
+        self.grows = False  # columns become as wide as later rows need them
         self._widths: list[int] = []
 
     def write(self, columns: Sequence[str], rows: Iterable[list[Any]], limit: int | None) -> tuple[int, bool]:
@@ -135,6 +138,11 @@ class Printer:
                 self._line(list(map(_cell, row)), right)
 
     def _line(self, cells: Sequence[str], right: Sequence[bool]) -> None:
+        if self.grows:
+            most = WIDE if self.is_terminal else sys.maxsize
+            self._widths = [
+                max(width, min(_width(cell), most)) for width, cell in zip(self._widths, cells, strict=True)
+            ]
         shown = (_padded(*each) for each in zip(cells, self._widths, right, strict=True))
         self.out.write("  ".join(shown).rstrip() + "\n")
 

@@ -116,6 +116,7 @@ class SqlSession:
             except QueryCancelled:
                 return
             finally:
+                self.printer.grows = False
                 self.display.clear()
 
     def _tell(self, watch: ScanWatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -15,6 +16,10 @@ from typing import Any
 import pytest
 
 from samovar.changelog.log import Append, TopicPartition
+from samovar.service.sql.follow import ContinuousQuery
+from samovar.service.sql.local import LocalEngine, statements_in
+from samovar.service.sql.masking import TableMasks
+from samovar.service.sql.output import Printer
 from tests.contracts.log_driving import unique
 from tests.support.project import ROOT
 from tests.support.small_service import Service, make, many, purchase, run
@@ -98,6 +103,19 @@ def test_of_a_result_that_changes_the_changes_are_shown(service: Service) -> Non
             {"_change": "+", "card": "new", "n": 1},
         ]
         assert followed.end() == 0
+
+
+def test_values_of_later_rows_are_not_cut(service: Service) -> None:
+    printer = Printer(io.StringIO())
+    with service.log() as log:
+        engine = LocalEngine(service.settings, log, TableMasks(service.settings, log, sees_all=True))
+        (statement,) = statements_in("select repeat(card, 20) as c from purchase", "<query>")
+        rounds = iter([False] * 4 + [True] * 100)
+        ContinuousQuery(engine, statement, printer, "begin", 1.0, lambda _: next(rounds)).run()
+    lines = printer.out.getvalue().splitlines()  # type: ignore[attr-defined]  # it is in memory
+    assert lines[0] == "c"
+    assert {*lines[2:]} <= {f"c{n}" * 20 for n in range(7)}
+    assert len(lines) > 2
 
 
 def test_a_result_that_asks_for_the_time_changes_by_itself(service: Service) -> None:

@@ -30,7 +30,7 @@ from benchmarks.matcher import Figure, show
 from benchmarks.processes import FailedError
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.log import Append, Pair, TopicSpec
-from samovar.service.backtest.run import backtest
+from samovar.service.backtest.run import BacktestOptions, backtest, state_bytes
 from samovar.service.config.loading import load_service
 from samovar.service.offline.generate import generate_blocks
 from samovar.service.topology.logs import opened
@@ -46,6 +46,7 @@ streams:
 rules: rules
 """
 MEMORY_AIM_GB = 4.0
+FEW = 10_000_000  # up to so many events that is the aim; states of more may take what is free
 WRITTEN_OUT = 1_000_000  # events; beyond it they are written with other keys
 AT_ONCE = 100_000  # records of one append
 TELL_S = 10.0
@@ -143,7 +144,8 @@ def run(folder: Path) -> int:
     settings = load_service(folder / "service.yml")
     with opened(settings) as log:
         progress = Lines("backtest")
-        found = backtest(settings, log, [folder / "rules"], None, None, progress.tell)
+        options = BacktestOptions(state_bytes=state_bytes())
+        found = backtest(settings, log, [folder / "rules"], None, None, progress.tell, options)
     print(json.dumps(found.to_json()))
     return 0
 
@@ -162,5 +164,5 @@ def measured(folder: Path, events: int) -> list[Figure]:
         Figure("events per second", events / spent, "events/s", f"{spent:,.0f} s in all"),
         Figure("core seconds", cpu, "s", f"{cpu / events * 1e6:.2f} us per event"),
         Figure("alerts found", alerts, "alerts"),
-        Figure("peak memory", after.ru_maxrss / 1024**2, "GiB", target=MEMORY_AIM_GB),
+        Figure("peak memory", after.ru_maxrss / 1024**2, "GiB", target=MEMORY_AIM_GB if events <= FEW else None),
     ]

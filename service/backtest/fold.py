@@ -41,7 +41,7 @@ from samovar.tasks.rules.state_cache import StateCache
 
 STEPS_AHEAD = 3  # of a group of rules, before the oldest is waited for
 STATE_BYTES = 1 << 30  # of states in memory; beyond it they go to a store on disk
-LOOK_EVERY = 500_000  # events between two looks at that
+LOOK_EVERY = 500_000  # events between two looks at that, or as many as there are states: each is looked at
 
 _TALLY = Lock()  # of all tallies: it is had for a moment
 OnEvents = Callable[[int], None]  # how many more were read
@@ -168,7 +168,7 @@ class _GroupRun:
         self._apart = apart
         self._partitions = [span.partition for span in fold.spans] if apart else [-1]
         shares = [ALL_KEYS] if apart else [fold.share.part(number, workers) for number in range(workers)]
-        limit = fold.state_bytes // (len(self._lanes) * len(shares))
+        limit = fold.state_bytes // (len(fold.groups) * len(self._lanes) * len(shares))
         self._states = [
             [_States(plan, share, limit, folder / f"{place}-{share.number}", tally) for share in shares]
             for place in range(len(self._lanes))
@@ -263,7 +263,7 @@ class _States:
     def _run(self, batch: Batch, watermark: int) -> Matches:
         found = self.state_cache.run(batch, watermark).render()
         self._since_look += len(batch)
-        if self._since_look >= LOOK_EVERY:
+        if self._since_look >= max(LOOK_EVERY, self.state_cache.states.live()):
             self._since_look = 0
             if self.state_cache.states.memory_bytes() > self.limit:
                 self._spill(watermark)

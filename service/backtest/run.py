@@ -21,6 +21,7 @@ import numpy as np
 
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common.errors import Refused
+from samovar.common.memory import free_memory
 from samovar.patterns.engine.compile import RulePlan, compile_rules
 from samovar.patterns.engine.matcher import END_OF_TIME
 from samovar.patterns.engine.order import NO_TIME
@@ -168,6 +169,11 @@ class BacktestOptions:
     state_bytes: int = STATE_BYTES
     engine: str = "local"
     run: Engine = run_here
+
+
+def state_bytes(gib: float | None = None) -> int:
+    """What states may take in memory, where the backtest has the machine for itself: half of what is free."""
+    return max(STATE_BYTES, (free_memory() or 0) // 2) if gib is None else int(gib * (1 << 30))
 
 
 def backtest(

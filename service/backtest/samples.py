@@ -7,7 +7,7 @@ chosen by the keys' hashes, which never change. What a live task puts aside (not
     {state}-samples/HASH/sample.json    what it is of, the share, and how far it is: offsets and event times
     {state}-samples/HASH/N.npz          records, in the order in which they were read
 
-A topic that was made again, or another share that is wanted, is a sample anew.
+A topic that was made again, and a stream whose time, type or slack is another, make it a sample anew.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Sample:
 
     keys: str
     of: int  # the first of so many shares of the keys
-    topics: dict[str, str]  # ids by stream
+    topics: dict[str, str]  # by stream, see topic_ids
     spans: list[dict[str, list[int]]]  # by partition and stream: from which offset on, and up to which
     times: list[dict[str, int]]  # the greatest event times there
     files: int = 0
@@ -92,24 +92,23 @@ def load_sample(settings: ServiceFile, log: Log, keys: str) -> Sample | None:
         return None
     if stored.format != FORMAT or stored.keys != keys or stored.topics != topic_ids(settings, log):
         return None
-    bounds = bounds_of(settings, log)
-    known = len(bounds) == len(stored.spans)
     # What retention took since is still in the sample; between it and what is there now nothing may be missing.
-    return (
-        stored
-        if known
-        and all(
-            begin <= stored.spans[partition][name][1] <= end
-            for partition, spans in enumerate(bounds)
-            for name, (begin, end) in spans.items()
-        )
-        else None
-    )
+    for partition, spans in enumerate(bounds_of(settings, log)):
+        for name, (begin, end) in spans.items():
+            known = stored.spans[partition].get(name) if partition < len(stored.spans) else None
+            if known is None or not begin <= known[1] <= end:
+                return None
+    return stored
 
 
 def topic_ids(settings: ServiceFile, log: Log) -> dict[str, str]:
+    """By stream, the topic, and what decides which of its records are events and which are late."""
     known = log.topics([stream.topic for stream in settings.streams.values()])
-    return {name: known[stream.topic].id for name, stream in settings.streams.items() if stream.topic in known}
+    return {
+        name: f"{known[each.topic].id} {each.key} {each.time} {each.type} {each.slack_ms} {each.max_future_skew_ms}"
+        for name, each in settings.streams.items()
+        if each.topic in known
+    }
 
 
 def bounds_of(settings: ServiceFile, log: Log) -> list[dict[str, Bounds]]:

@@ -24,7 +24,7 @@ from samovar.service.backtest.preview import preview
 from samovar.service.backtest.preview import text_of as text_of_preview
 from samovar.service.backtest.report import text_of
 from samovar.service.backtest.rules import load_rules
-from samovar.service.backtest.run import BacktestOptions, backtest
+from samovar.service.backtest.run import BacktestOptions, backtest, state_bytes
 from samovar.service.backtest.samples import extend_samples, key_specs
 from samovar.service.backtest.spark import engine_on
 from samovar.service.cli.options import Config, Engine, Json, Master, instant, refuse_engine
@@ -61,6 +61,10 @@ def rules_backtest(
         bool,
         typer.Option("--preview", help="Within seconds: exact for some keys, estimated for all; see `rules sample`."),
     ] = False,
+    memory: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="GIB", help="Of states; beyond it on disk. Otherwise half of what is free."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with charts.")] = None,
     pii: Annotated[bool, typer.Option("--pii", help="Also values of fields that are marked `pii`.")] = False,
     json: Json = False,
@@ -83,6 +87,8 @@ def rules_backtest(
         return
     span = _event_time("--from", start), _event_time("--to", stop)
     options = BacktestOptions(overlap_any=overlap_any, examples=examples, engine=engine)
+    if memory is not None or engine == "local":
+        options = replace(options, state_bytes=state_bytes(memory))
     with exit_on_refusal():
         settings = load_service(config)
         try:

@@ -16,6 +16,7 @@ from samovar.service.backtest.samples import extend_samples, key_specs
 from samovar.service.config.models import ServiceFile
 from samovar.service.http.jobs import Job, Jobs, OnProgress
 
+WAITING_MOST = 8  # each has a thread of the process
 WAIT_S = 0.1  # for one's turn, between two looks at whether anybody still waits
 
 
@@ -30,6 +31,8 @@ class Previews:
 
     def run(self, who: str, rule: Rule, is_connected: Callable[[], bool]) -> Preview:
         """A preview, when it is its turn. A newer one of the same person takes its place."""
+        if len(self._newest.keys() | {who}) > WAITING_MOST:
+            raise Refused("too-much-at-once", f"{WAITING_MOST} people wait for previews already", "Ask again soon.")
         mine = self._newest[who] = object()
 
         def is_wanted() -> bool:

@@ -161,6 +161,14 @@ def test_a_sample_of_a_topic_that_was_made_again_does_not_count(service: Service
     assert previewed(service, rule).found.count in (0, 1)
 
 
+def test_a_sample_of_a_stream_with_another_slack_does_not_count(service: Service, sampled: None) -> None:
+    service.produce(many(300))
+    sample(service, only(RULES["testing"]))
+    service.config.write_text(service.config.read_text().replace("slack: 2s", "slack: 9s"))
+    with service.log() as log:
+        assert samples.load_sample(service.settings, log, "card") is None
+
+
 def test_time_that_runs_out_and_nobody_who_waits_end_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAMOVAR_TUNABLES__REPLAY_RECORDS", "20")
     rule = only(RULES["testing"])

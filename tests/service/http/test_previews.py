@@ -96,3 +96,13 @@ def test_nobody_waits_for_one_who_has_gone(service: Service) -> None:
     with service.log() as log, pytest.raises(Refused) as refused:
         Previews(service.settings, log, Jobs()).run("ann", PROBES, lambda: False)
     assert refused.value.code == "preview-overtaken"
+
+
+def test_so_many_wait_and_no_more(service: Service) -> None:
+    with service.log() as log:
+        made = Previews(service.settings, log, Jobs())
+        made._newest |= {f"p{number}": object() for number in range(8)}
+        with pytest.raises(Refused) as refused:
+            made.run("ann", PROBES, lambda: True)
+        assert made.run("p3", PROBES, lambda: True).share == 1.0
+    assert refused.value.code == "too-much-at-once"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,13 @@ def test_each_key_is_in_one_share_and_shares_are_about_as_large() -> None:
     sizes = np.array([KeyShare(number, 10).has(hashes) for number in range(10)])
     assert sizes.sum(axis=0).tolist() == [1] * 2_000 + [0]
     assert 160 < sizes.sum(axis=1).min() <= sizes.sum(axis=1).max() < 240
+
+
+def test_parts_of_a_share_are_the_share() -> None:
+    parts = [KeyShare(2, 5).part(number, 3).hashes() for number in range(3)]
+    first, last = KeyShare(2, 5).hashes()
+    assert (parts[0][0], parts[2][1]) == (first, last)
+    assert [after[0] - before[1] for before, after in pairwise(parts)] == [1, 1]
 
 
 def test_hashes_of_keys_never_change() -> None:

@@ -19,7 +19,9 @@ MOVES = ("revoke.before", "revoke.after", "assign.after")
 # Passed only where published rules change.
 SWITCHES = ("switch.before", "switch.sent", "switch.after")
 # Passed only when a view is published.
-VIEWS = ("publish.before", "publish.between", "publish.after")
+VIEWS = ("publish.before", "publish.between", "publish.committed", "publish.after")
+# Passed only by the export of a table.
+EXPORTS = ("export.before", "export.reading", "export.after")
 # Passed only by a repartition.
 REPARTITIONS = tuple(
     f"repartition.{point}" for point in ("copied", "fenced", "ready", "deleted", "made", "filled", "switched", "done")
@@ -34,7 +36,7 @@ class UnknownPointError(ValueError):
 
 def _armed(setting: str) -> tuple[str, int, signal.Signals]:
     name, count, sent = (*setting.split(":"), "", "")[:3]
-    known = POINTS + MOVES + SWITCHES + VIEWS + REPARTITIONS + ARCHIVES
+    known = POINTS + MOVES + SWITCHES + VIEWS + EXPORTS + REPARTITIONS + ARCHIVES
     if name and name not in known:
         raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(known)}.")
     return name, int(count or 1), signal.Signals[sent or "SIGKILL"]

@@ -1,6 +1,7 @@
 """Spark's connector for Kafka: fetched by name once, and kept in the user's cache.
 
     $XDG_CACHE_HOME/samovar/spark/VERSION/*.jar     complete: made elsewhere and renamed
+    $XDG_CACHE_HOME/samovar/delta/VERSION/*.jar     the same, of Delta Lake
 
 Only what PySpark does not bring itself is handed to Spark: a second copy of a library would be loaded in its place.
 """
@@ -17,6 +18,7 @@ from samovar.common.errors import Refused
 
 SPARK = "4.0.0"  # another PySpark reads Kafka by the reader that the service uses
 CONNECTOR = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK)
+DELTA = ("io.delta", "delta-spark_2.13", "4.0.0")
 _VERSION = re.compile(r"-\d[\w.-]*\.jar$")
 
 
@@ -31,9 +33,17 @@ def pyspark_version() -> str:
 
 def connector_jars(java: Java, say: Say) -> list[Path]:
     """The jars that Spark needs to read Kafka, fetched where they are not there yet."""
-    what = f"Spark's Kafka connector {SPARK}"
+    return _jars("spark", CONNECTOR, java, say, f"Spark's Kafka connector {SPARK}")
+
+
+def delta_jars(java: Java, say: Say) -> list[Path]:
+    """The jars with which Spark reads and writes Delta tables itself."""
+    return _jars("delta", DELTA, java, say, f"Delta Lake {DELTA[2]} for Spark")
+
+
+def _jars(folder: str, wanted: tuple[str, str, str], java: Java, say: Say, what: str) -> list[Path]:
     try:
-        jars = cached_jars(cache_folder("spark", SPARK), java, [CONNECTOR], say, what)
+        jars = cached_jars(cache_folder(folder, wanted[2]), java, [wanted], say, what)
     except NotFetched as failed:
         raise Refused("spark-connector-missing", f"{what}: {failed.what}", failed.hint, failed.tried) from None
     known = {_library(jar) for jar in _pyspark().glob("jars/*.jar")}

@@ -5,6 +5,7 @@ The layers above know views and services; this module only speaks to Spark.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -195,6 +196,25 @@ def query(session: OpenSession, sql: str, *, files: bool = True) -> DataFrame:
             return spark.sql(sql)
         finally:
             spark.conf.set("spark.sql.runSQLOnFiles", "true")
+
+
+def frame_of_files(session: OpenSession, folder: Path, schema: str, files: Any) -> DataFrame:
+    """Files of a table whose log has the values of its partitions, and not the files. `files` has them by path."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
+
+    kinds = StructType.fromJson(json.loads(schema))
+    paths, places = files.column("path").to_pylist(), files.column_names[1:]
+    own = StructType([field for field in kinds.fields if field.name not in places])
+    if not paths:
+        return session.spark.createDataFrame([], kinds)
+    frame = session.spark.read.schema(own).parquet(*(str(folder / path) for path in paths))
+    if places:
+        known = session.spark.createDataFrame(files.rename_columns(["_path", *places]))
+        name = F.regexp_extract(F.col("_metadata.file_path"), r"([^/]*)\z", 1)
+        known = known.withColumn("_path", F.regexp_extract("_path", r"([^/]*)\z", 1))
+        frame = frame.withColumn("_path", name).join(F.broadcast(known), "_path")
+    return frame.select(*kinds.names)
 
 
 def values_of(session: OpenSession, table: SqlTable, expression: str) -> list[str | None]:

@@ -30,6 +30,7 @@ COMMANDS = {
     "dlq": ("ops", "Dead letters: look at them, and put them back."),
     "views": ("views", "Spark SQL over a service, published as Parquet."),
     "sql": ("sql", "SQL over alerts, sessions, inputs, states and views, and a shell."),
+    "tables": ("tables", "Alerts, sessions and events as Delta tables."),
     "topics": ("service", "The topics of a service."),
     "tokens": ("serve", "API tokens: who may use the HTTP API."),
     "config": ("config", "The settings of a service, and where each comes from."),

@@ -1,4 +1,4 @@
-"""The commands of views: views list, show, rebuild, refresh, query, get, rollback, path."""
+"""The commands of views: views list, show, rebuild, refresh, query, get, rollback, path, maintain."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,16 @@ import typer
 from samovar.common.errors import LogUnavailable, Refused
 from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import Config, Json, Master, Name, add_group, milliseconds, service_log
+from samovar.service.cli.options import (
+    Config,
+    Json,
+    Master,
+    Name,
+    add_group,
+    instant_or_epoch,
+    milliseconds,
+    service_log,
+)
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
 from samovar.service.runtime.processes import stopping
@@ -28,6 +38,7 @@ from samovar.service.views.commands import (
     QueryRows,
     ViewListing,
     list_views,
+    maintain,
     makeable,
     manifest_json,
     plain,
@@ -37,6 +48,7 @@ from samovar.service.views.commands import (
     roll_back,
     show,
 )
+from samovar.service.views.delta import READERS_H
 from samovar.service.views.serving import ViewServer
 from samovar.service.views.store import never_made
 
@@ -114,7 +126,11 @@ def views_show(config: Config, name: Name, *, json: Json = False) -> None:
     if found.manifest is None:
         return
     made = found.manifest
-    print(f"versions: {', '.join(map(str, found.versions))}; {found.path}")
+    delta = "" if made.table is None else ", a Delta table"
+    print(f"versions: {', '.join(map(str, found.versions))}; {found.path}{delta}")
+    for each in reversed(found.snapshots):
+        of_table = "" if each.table is None else f", versionAsOf {each.table}"
+        print(f"  {each.version}: made {iso_time(each.made_ms)}, {each.kind}, {each.rows:,} rows{of_table}")
     for column, kind in made.columns.items():
         marks = ["key"] * (column in found.view.key) + ["partition"] * (column in found.view.partitioning)
         print(f"  {column} {kind}" + (f" ({', '.join(marks)})" if marks else ""))
@@ -126,14 +142,23 @@ def views_show(config: Config, name: Name, *, json: Json = False) -> None:
 
 
 @views.command("rebuild")
-def views_rebuild(config: Config, names: Names = None, *, master: Master = None, json: Json = False) -> None:
+def views_rebuild(
+    config: Config,
+    names: Names = None,
+    *,
+    overwrite_schema: Annotated[
+        bool, typer.Option("--overwrite-schema", help="Delta tables may lose columns, and get other types.")
+    ] = False,
+    master: Master = None,
+    json: Json = False,
+) -> None:
     """Make views again from all that their sources hold, and publish them. Without NAME, all.
 
     Readers see the old version until the new one is whole. It can be stopped at any moment and run again.
 
     Exit codes: 0 fine, 1 some views could not be made (their old versions stand), 2 wrong usage or refused.
     """
-    _build(config, names or [], master, json, rebuild)
+    _build(config, names or [], master, json, partial(rebuild, any_schema=overwrite_schema))
 
 
 @views.command("refresh")
@@ -217,22 +242,31 @@ def views_query(
     config: Config,
     name: Name,
     *,
+    version: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="As it was in this version.", show_default=False)
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="T", help="The newest version made at this time.", show_default=False)
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most so many rows.")] = 20,
     json: Json = False,
 ) -> None:
-    """Show the first rows of a view. For queries over views: `samovar sql`.
+    """Show the first rows of a view, as it is or was; `views show` lists its versions. For queries: `samovar sql`.
 
     Exit codes: 0 fine, 2 wrong usage or refused.
     """
+    if version is not None and as_of is not None:
+        raise typer.BadParameter("one version is enough: leave --version or --as-of out", param_hint="--as-of")
     with exit_on_refusal():
         settings = load_service(config)
-        found = query(settings, name, limit)
+        as_of_ms = None if as_of is None else instant_or_epoch("--as-of", as_of)
+        found = query(settings, name, limit, version=version, as_of_ms=as_of_ms)
         with opened(settings) as log:
             record_reading(log, settings, "views query", {"view": name})
-    print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else _table(found))
+    print(jsonlib.dumps(found.to_json(), ensure_ascii=False) if json else rows_as_text(found))
 
 
-def _table(found: QueryRows) -> str:
+def rows_as_text(found: QueryRows) -> str:
     cells = [list(found.columns), *([_cell(plain(value)) for value in row] for row in found.rows)]
     wide = [max(len(row[place]) for row in cells) for place in range(len(found.columns))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in cells]
@@ -292,9 +326,9 @@ def views_path(
     *,
     reader: Annotated[ViewReader | None, typer.Option("--for", help="A statement for this reader instead.")] = None,
 ) -> None:
-    """Print the folder of a view's current version, for DuckDB, Spark, Trino and other readers of Parquet.
+    """Print the folder of a view's current version, for DuckDB, Spark, Trino and other readers.
 
-    The folder stays as it is while newer versions are made, until `keep` of them are.
+    The folder stays as it is while newer versions are made, until `keep` of them are; a Delta table has all of them.
 
     Exit codes: 0 fine, 2 wrong usage or refused.
     """
@@ -305,8 +339,35 @@ def views_path(
         print(found.path if reader is None else _statement(found, reader))
 
 
+@views.command("maintain")
+def views_maintain(
+    config: Config,
+    names: Names = None,
+    *,
+    retain_hours: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Files that were replaced stay so long, for those who read them.")
+    ] = READERS_H,
+    json: Json = False,
+) -> None:
+    """Compact the Delta tables of views, and delete what no version that is kept needs. Without NAME, all.
+
+    A refresh does the same, once an hour at most. Exit codes: 0 fine, 2 wrong usage or refused.
+    """
+    with exit_on_refusal():
+        for name, merged, deleted in maintain(load_service(config), names or [], retain_hours):
+            found = {"view": name, "merged": merged, "deleted": deleted}
+            text = f"{name}: {merged:,} small files merged, {deleted:,} files deleted"
+            print(jsonlib.dumps(found) if json else text, flush=True)
+
+
 def _statement(found: ViewListing, reader: ViewReader) -> str:
     path, table = found.path, found.view.table
+    if found.manifest is not None and found.manifest.table is not None:
+        return {
+            ViewReader.DUCKDB: f"create or replace view {table} as select * from delta_scan('{path}');",  # noqa: S608 - for people to paste
+            ViewReader.SPARK: f"create table {table} using delta location '{path}';",
+            ViewReader.TRINO: f"call delta.system.register_table('default', '{table}', 'file://{path}');",
+        }[reader]
     if reader is ViewReader.DUCKDB:
         return f"create or replace view {table} as select * from read_parquet('{path}/**/*.parquet');"  # noqa: S608 - for people to paste
     if reader is ViewReader.SPARK:

@@ -443,6 +443,7 @@ class ViewSettings(Model):
 
     files: values.RelativePaths
     store: values.RelativePath
+    format: Annotated[Literal["parquet", "delta"], values.choice("parquet", "delta")] = "parquet"
     keep: values.Count = 5
     tail_records: values.Count = 100_000
 
@@ -452,6 +453,13 @@ class ViewSettings(Model):
         """A folder alone is that of the files."""
         given = data if isinstance(data, Mapping) else {"files": data}
         return {"files": "views", "store": ".samovar/views"} | {k: v for k, v in given.items() if v is not None}
+
+
+class TableSettings(Model):
+    """A topic's rows as a Delta table: where it is, and how long one can travel back in it."""
+
+    to: Annotated[str, Field(min_length=1)] | None = None
+    keep_ms: values.DurationMs = Field(7 * D, alias="keep")
 
 
 # By setting, how the topic is called after the service.
@@ -484,6 +492,7 @@ class ServiceFile(Model):
     storm: Storm | None = None
     views: ViewSettings
     archive: ArchiveSettings | None = None
+    tables: Annotated[Mapping[values.PlainName, TableSettings], BeforeValidator(values.read_named)] = {}
     cache_bytes: values.SizeBytes = Field(128 * 10**6, alias="cache")
     sinks: Mapping[values.SinkName, SinkSettings] = {}
     http: HttpSettings = HttpSettings.model_validate({})

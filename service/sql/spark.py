@@ -20,6 +20,7 @@ from samovar.service.spark.session import starting_for
 from samovar.service.sql.local import Rows, Statement
 from samovar.service.sql.masking import TableMasks
 from samovar.service.sql.tables import Catalog, ScanWatch, ViewTable
+from samovar.service.views.delta import OpenTable
 from samovar.service.views.sources import bounds_of, offsets_in
 
 HINT = "The SQL is Spark's: https://spark.apache.org/docs/latest/sql-ref.html"
@@ -70,6 +71,10 @@ def _view(session: Any, table: Any) -> Any:
     if table.mask is not None:
         batches = table.read(columns, None, ScanWatch())
         return session.spark.createDataFrame(pa.Table.from_batches(batches, table.schema))
+    version = table.store.snapshot(table.manifest)
+    if version is not None:
+        listing = OpenTable(str(table.store.table)).listing(version)
+        return views.frame_of_files(session, table.store.table, *listing).select(*(f"`{name}`" for name in columns))
     schema = ", ".join(f"`{name}` {table.manifest.columns[name]}" for name in columns)
     folder = str(table.store.path(table.manifest.version))
     return session.spark.read.schema(schema).parquet(folder).select(*(f"`{name}`" for name in columns))

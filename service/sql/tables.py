@@ -120,7 +120,7 @@ class FrameTable(ScannedTable):
 
 @dataclass
 class ViewTable(ScannedTable):
-    """A published version of a view, from its Parquet."""
+    """A published version of a view, from its Parquet or its Delta table."""
 
     name: str
     store: ViewStore
@@ -129,6 +129,8 @@ class ViewTable(ScannedTable):
 
     @cached_property
     def dataset(self) -> ds.Dataset:
+        if self.manifest.table is not None:
+            return self.store.rows(self.manifest)
         folder = self.store.path(self.manifest.version)
         files = sorted(map(str, folder.rglob("*.parquet")))
         fields = [(name, TYPES.get(self.manifest.columns[name], pa.string())) for name in self.manifest.partitioning]

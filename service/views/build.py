@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,10 +33,11 @@ from samovar.service.topology.plans import rule_plans
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.ruleset import has_rules
 from samovar.service.topology.topics import counted_topics, partitions_of
+from samovar.service.views.delta import table_schema
 from samovar.service.views.files import View, bad_sql
 from samovar.service.views.serve_build import TableBuild
 from samovar.service.views.sources import Offsets, Sources, bounds_of, offsets_in
-from samovar.service.views.store import ViewManifest, ViewStore
+from samovar.service.views.store import DeltaRows, ViewManifest, ViewStore
 
 # By the class of Spark's error.
 _HINTS = {
@@ -65,6 +66,7 @@ class ViewBuilder:
     log: Log
     session: OpenSession
     on_progress: OnProgress = lambda _: None
+    any_schema: bool = False  # a Delta table may get columns that its readers do not know
 
     def __post_init__(self) -> None:
         refuse_remote_executors(self.settings, is_local=self.session.is_local)
@@ -95,6 +97,10 @@ class ViewBuilder:
         return _Build(self, view).refresh()
 
 
+class _OtherColumns(Exception):
+    """A Delta table gets new columns, and rows of no partition are replaced: a commit of a part does not take both."""
+
+
 class _Build:
     """One view on its way."""
 
@@ -122,7 +128,12 @@ class _Build:
         # A source whose rows no partition is known of may have changed any.
         others = [name for name in self.used if name not in self.view.partition_of]
         has_moved = any(_ends(self.offsets[name]) != _ends(base.sources.get(name, {})) for name in others)
-        return self.full() if self.view.refresh == "full" or has_moved else self._incremental(base)
+        if self.view.refresh == "full" or has_moved:
+            return self.full()
+        try:
+            return self._incremental(base)
+        except _OtherColumns:
+            return self.full()
 
     def full(self) -> ViewBuild:
         with self.store.writing():
@@ -149,9 +160,10 @@ class _Build:
                     "Each partition must come of its own rows alone: repair `partition_of`, or write `refresh: full`.",
                     str(self.view.path),
                 )
-            self.store.keep_partitions(base.version, part, dirs)
+            if self.view.format == "parquet":
+                self.store.keep_partitions(base.version, part, dirs)
             self.tables.keep(self.store.path(base.version), base.serving, part, dirs)
-            return self._publish(version, frame, "incremental", base.version, tuple(sorted(dirs)))
+            return self._publish(version, frame, "incremental", base.version, tuple(sorted(dirs)), touched)
 
     def _touched(self, base: ViewManifest) -> list[str | None]:
         """Partitions that new rows belong to, but for those whose older rows the log no longer has."""
@@ -195,6 +207,12 @@ class _Build:
             with self._faults():
                 frame = views.query(session, view.sql)
             self._check_columns(frame.columns)
+            if (
+                view.format == "delta"
+                and self.store.check(self._delta_rows(frame, touched))
+                and None in (touched or ())
+            ):
+                raise _OtherColumns
             try:
                 with self._faults(), self.tables.whole(frame) as rows:
                     progress = self.builder.on_progress, total, Path(ticks)
@@ -231,14 +249,16 @@ class _Build:
             raise bad_sql(self.view, "view-sql", "all columns are in `partitioning`", 0, 0, hint)
 
     def _publish(
-        self, version: int, frame: Any, kind: str, base: int | None = None, written: tuple[str, ...] = ()
-    ) -> ViewBuild:
+        self, version: int, frame: Any, kind: str, base: int | None = None, written: tuple[str, ...] = (),
+        touched: Sequence[str | None] | None = None,
+    ) -> ViewBuild:  # fmt: skip
         import pyarrow.parquet as pq  # noqa: PLC0415 - takes long to import
 
         view, part = self.view, self.store.being_made(version)
         for path in (*part.glob("_SUCCESS"), *part.rglob(".*.crc")):
             path.unlink(missing_ok=True)
-        if next(part.rglob("*.parquet"), None) is None:  # a view with no rows still has its columns
+        is_delta = view.format == "delta"
+        if not is_delta and next(part.rglob("*.parquet"), None) is None:  # a view with no rows still has its columns
             part.mkdir(exist_ok=True)
             empty = self.session.run("columns", frame.limit(0).toArrow)
             pq.write_table(empty, part / "part-empty.parquet")
@@ -261,8 +281,17 @@ class _Build:
             serving=self.tables.manifest(),
             lineage={name: {"reads": sorted(each.reads), "plain": each.plain} for name, each in origins.items()},
         )
-        self.store.publish(manifest, self.builder.settings.views.keep)
+        delta = self._delta_rows(frame, touched) if is_delta else None
+        manifest = self.store.publish(manifest, self.builder.settings.views.keep, delta)
         return self._result(manifest)
+
+    def _delta_rows(self, frame: Any, touched: Sequence[str | None] | None) -> DeltaRows:
+        return DeltaRows(
+            schema=table_schema(frame.schema.json()),
+            partitioning=self.view.partitioning,
+            only=None if touched is None else tuple(touched),
+            any_schema=self.builder.any_schema,
+        )
 
     def _result(self, manifest: ViewManifest | None) -> ViewBuild:
         return ViewBuild(self.view, manifest, time.monotonic() - self.begun, tuple(self.notes))

@@ -26,6 +26,7 @@ from samovar.common.arrow import require_arrow
 from samovar.common.errors import LogUnavailable, Refused
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops.status import first_times
+from samovar.service.views.delta import READERS_H, require_delta
 from samovar.service.views.files import BadView, View, load_views, view_named
 from samovar.service.views.store import CATALOG, ViewManifest, ViewStore, never_made, published
 
@@ -55,9 +56,13 @@ class ViewListing:
 
     view: View
     manifest: ViewManifest | None
-    versions: tuple[int, ...]
     path: Path | None
+    snapshots: Sequence[ViewManifest] = ()
     lag: ViewLag | None = None
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        return tuple(each.version for each in self.snapshots)
 
     def to_json(self) -> dict[str, Any]:
         made = self.manifest
@@ -77,6 +82,11 @@ class ViewListing:
             "lag": None if self.lag is None else self.lag.records,
             "behind_s": None if self.lag is None else self.lag.behind_s,
             "path": None if self.path is None else str(self.path),
+            "format": "parquet" if made is None or made.table is None else "delta",
+            "snapshots": [
+                {name: getattr(each, name) for name in ("version", "made_ms", "kind", "rows", "table")}
+                for each in self.snapshots
+            ],
             "columns": {} if made is None else dict(made.columns),
             "sources": {} if made is None else {name: dict(each) for name, each in made.sources.items()},
             "rules": {} if made is None else dict(made.rules),
@@ -117,8 +127,8 @@ def _listings(settings: ServiceFile, views: Sequence[View], log: Log | None) -> 
         ViewListing(
             view=view,
             manifest=manifest,
-            versions=tuple(store.versions()),
-            path=None if manifest is None else store.path(manifest.version),
+            path=None if manifest is None else store.place(manifest),
+            snapshots=[] if manifest is None else [store.manifest(version) for version in store.versions()],
             lag=lags.get(view.name),
         )
         for view, store, manifest in zip(views, stores, made, strict=True)
@@ -147,23 +157,23 @@ def _lags(settings: ServiceFile, log: Log, made: Sequence[ViewManifest]) -> dict
 
 
 def path_of(settings: ServiceFile, name: str) -> Path:
-    """The folder of the version that readers see now. It stays as it is until so many newer ones are made."""
-    store = _store(settings, name)
-    version = store.current()
-    assert version is not None
-    return store.path(version)
+    """What others read: the folder of the version that readers see now, which stays as it is until so many newer ones
+    are made; or the Delta table.
+    """
+    store = published_view(settings, name)
+    return store.place(store.version_at())
 
 
 def roll_back(settings: ServiceFile, name: str, to: int | None = None) -> ViewManifest:
     """Show the version before the current one, or another that is still there."""
-    store = _store(settings, name)
+    store = published_view(settings, name)
     with store.writing():
         manifest = store.roll_back(to)
     update_catalog(settings)
     return manifest
 
 
-def _store(settings: ServiceFile, name: str) -> ViewStore:
+def published_view(settings: ServiceFile, name: str) -> ViewStore:
     """A published view. Its file is not looked at: a broken one must not keep anybody from reading or going back."""
     for store in published(settings.views.store):
         if store.name == name:
@@ -180,11 +190,12 @@ def rebuild(
     on_progress: OnProgress = lambda _: None,
     *,
     only_new: bool = False,
+    any_schema: bool = False,
 ) -> Iterator[ViewBuild | Refused]:
     """Makes views again, whole or only what is new; of one that cannot be made, yields the refusal."""
     from samovar.service.views.build import ViewBuilder  # noqa: PLC0415 - with Spark only
 
-    builder = ViewBuilder(settings, log, session, on_progress)
+    builder = ViewBuilder(settings, log, session, on_progress, any_schema)
     for view in views:
         try:
             made = builder.refresh(view) if only_new else builder.rebuild(view)
@@ -196,6 +207,14 @@ def rebuild(
 
 
 refresh = partial(rebuild, only_new=True)
+
+
+def maintain(settings: ServiceFile, names: Sequence[str], retain_h: int = READERS_H) -> Iterator[tuple[str, int, int]]:
+    """Compacts and expires Delta tables of views, some or all: of each, how many files were merged, and deleted."""
+    for store in [published_view(settings, name) for name in names] if names else published(settings.views.store):
+        if store.table.exists():
+            with store.writing():
+                yield store.name, *store.maintain(retain_h)
 
 
 def makeable(settings: ServiceFile, names: Sequence[str]) -> tuple[list[View], list[Refused]]:
@@ -210,6 +229,8 @@ def makeable(settings: ServiceFile, names: Sequence[str]) -> tuple[list[View], l
     for view in [view_named(settings, name) for name in names] if names else views:
         try:
             with ViewStore(settings.views.store, view.name).alone():
+                if view.format == "delta":
+                    require_delta()
                 found.append(view)
         except Refused as busy:
             refused.append(busy)
@@ -235,7 +256,7 @@ def update_catalog(settings: ServiceFile) -> None:
         sources = {name: dict(offsets) for name, offsets in made.sources.items()}
         rows.append(
             {
-                "view": made.view, "title": made.title, "version": made.version, "path": str(store.path(made.version)),
+                "view": made.view, "title": made.title, "version": made.version, "path": str(store.place(made)),
                 "rows": made.rows, "made": made.made_ms, "kind": made.kind,
                 "sources": json.dumps(sources), "rules": json.dumps(dict(made.rules)),
             }
@@ -249,18 +270,15 @@ def update_catalog(settings: ServiceFile) -> None:
     folders.sync(settings.views.store)
 
 
-def query(settings: ServiceFile, name: str, limit: int) -> QueryRows:
-    """The first rows of a view. Queries are for `samovar sql`."""
+def query(
+    settings: ServiceFile, name: str, limit: int, *, version: int | None = None, as_of_ms: int | None = None
+) -> QueryRows:
+    """The first rows of a view, as it is or was. Queries are for `samovar sql`."""
     limit = max(1, min(limit, MOST_ROWS))
-    store = _store(settings, name)
+    store = published_view(settings, name)
+    manifest = store.version_at(version, as_of_ms)
     require_arrow("rows of views")
-    import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
-
-    manifest = store.current_manifest()
-    assert manifest is not None
-    folder = store.path(manifest.version)
-    files = sorted(map(str, folder.rglob("*.parquet")))
-    found = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=str(folder)).head(limit)
+    found = store.rows(manifest).head(limit)
     columns = [name for name in manifest.columns if name in found.column_names]
     rows = found.select(columns).to_pylist()
     return QueryRows(tuple(columns), tuple(tuple(row.values()) for row in rows))

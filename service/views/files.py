@@ -8,6 +8,7 @@
     partitioning: day
     refresh: incremental
     partition_of: {alerts: day}      # which partition of the view a row of a source belongs to
+    format: delta                    # one table for all its versions, and not a folder of Parquet for each
 
 All errors of all files are told at once, each with its line; views whose files are right are there all the same.
 """
@@ -28,8 +29,9 @@ from samovar.patterns.syntax.yaml import List, Node, Text, YamlMap, read
 from samovar.service.config.models import ServiceFile
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,99}\Z")
-KEYS = ("view", "title", "sql", "key", "partitioning", "refresh", "partition_of", "serve")
+KEYS = ("view", "title", "sql", "key", "partitioning", "refresh", "partition_of", "serve", "format")
 REFRESHES = ("full", "incremental")
+FORMATS = ("parquet", "delta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ class View:
     path: Path
     fragment: Fragment = field(compare=False, repr=False)
     serve: bool = False
+    format: str = "parquet"
 
     @property
     def table(self) -> str:
@@ -67,6 +70,7 @@ class View:
             sorted(self.partition_of.items()),
         )
         parts += ("serve",) if self.serve else ()
+        parts += ("delta",) if self.format == "delta" else ()
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -98,7 +102,8 @@ def load_views(settings: ServiceFile) -> tuple[list[View], BadView | None]:
         file = whole(text)
         node, view = read(file, report), None
         if isinstance(node, YamlMap) and not report.failed:
-            view = _ViewReader(path, report, node, {key.text: (key, value) for key, value in node.entries}).view()
+            entries = {key.text: (key, value) for key, value in node.entries}
+            view = _ViewReader(path, report, node, entries, settings.views.format).view()
         elif not report.failed:
             report.error("view-file", "a view is a map", file.locate(0, 1), expected="view: NAME, and sql: |")
         if view is not None and any(view.table == other.table for other in views):
@@ -143,6 +148,7 @@ class _ViewReader:
     report: Report
     node: YamlMap
     entries: Mapping[str, tuple[Text, Node]]
+    format: str  # where the file names none
 
     def view(self) -> View | None:
         for key, _ in self.entries.values():
@@ -155,9 +161,12 @@ class _ViewReader:
             self._error(f"`{name}` cannot be a view's name", self.entries["view"][1], expected="a-z, 0-9 and `-`")
         if sql is not None and not sql.strip():
             self._error("`sql` is empty", self.entries["sql"][1], expected="select ... from alerts")
-        if refresh is not None and refresh not in REFRESHES:
-            hint, where = did_you_mean(refresh, REFRESHES), self.entries["refresh"][1]
-            self._error(f"`{refresh}` is no way to refresh", where, expected=" or ".join(REFRESHES), hint=hint)
+        format = self._text("format", self.format)
+        for setting, value, choices in (("refresh", refresh, REFRESHES), ("format", format, FORMATS)):
+            if value is not None and value not in choices:
+                hint, where = did_you_mean(value, choices), self.entries[setting][1]
+                what = f"`{value}` is no way to refresh" if setting == "refresh" else f"there is no format `{value}`"
+                self._error(what, where, expected=" or ".join(choices), hint=hint)
         if refresh == "incremental" and (len(partitioning) != 1 or not partition_of):
             self._error(
                 "an incremental view needs one column in `partitioning`, and `partition_of`",
@@ -168,7 +177,7 @@ class _ViewReader:
         if refresh == "full" and partition_of:
             self._error("`partition_of` is for `refresh: incremental`", self.entries["partition_of"][0])
         serve = self._serve(keys, partitioning if refresh == "incremental" else ())
-        if self.report.failed or name is None or sql is None or refresh is None:
+        if self.report.failed or name is None or sql is None or refresh is None or format is None:
             return None
         node = self.entries["sql"][1]
         assert isinstance(node, Text)
@@ -184,6 +193,7 @@ class _ViewReader:
             path=self.path,
             fragment=node.fragment,
             serve=serve,
+            format=format,
         )
 
     def _serve(self, key: tuple[str, ...], partitioning: tuple[str, ...]) -> bool:

@@ -30,11 +30,12 @@ from samovar.service.masking.fields import Masks, is_alias, not_compared
 from samovar.service.masking.lineage import Flow
 from samovar.service.query.key_lookup import real_key
 from samovar.service.views import commands
-from samovar.service.views.commands import ViewListing, list_views, makeable, path_of, plain, roll_back, show
+from samovar.service.views.commands import ViewListing, list_views, makeable, plain, roll_back, show
 from samovar.service.views.files import View
-from samovar.service.views.store import MANIFEST, ViewManifest, ViewStore
+from samovar.service.views.store import ViewManifest, ViewStore
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.dataset as ds
 
 router = APIRouter(tags=["views"])
@@ -93,11 +94,11 @@ def query(context: Reading, name: ViewName, body: Query) -> Response:
     """Rows of a view as it is published now."""
     settings = context.settings
     show(settings, name)  # says what is near
-    path = path_of(settings, name)
-    manifest = ViewManifest.unpacked((path / MANIFEST).read_bytes())  # of these rows, whatever is published meanwhile
+    store = commands.published_view(settings, name)
+    manifest = store.version_at()  # of these rows, whatever is published meanwhile
     flows = flows_of_view(context.app_state, manifest) if context.masks.is_on else None
     try:
-        columns, rows = _rows(str(path), body, flows, context.masks)
+        columns, rows = _rows(store, manifest, body, flows, context.masks)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
         what = f"the view `{name}` cannot be asked for this"
         hint = "Compare a column with a value of its own type; GET /api/v1/views lists columns and types."
@@ -114,11 +115,11 @@ def view_data(context: RequestContext, view: ViewListing) -> dict[str, Any]:
     return {**shown, "hidden": sorted(name for name, flow in flows.items() if flow is not Flow.CLEAR)}
 
 
-def _rows(path: str, body: Query, flows: Mapping[str, Flow] | None, masks: Masks) -> tuple[list[str], list[list[Any]]]:
+def _rows(
+    store: ViewStore, manifest: ViewManifest, body: Query, flows: Mapping[str, Flow] | None, masks: Masks
+) -> tuple[list[str], list[list[Any]]]:
     require_arrow("rows of views")
-    import pyarrow.dataset as ds  # noqa: PLC0415 - takes longer to import than all the rest
-
-    data = ds.dataset(path, format="parquet", partitioning="hive")
+    data = store.rows(manifest)
     known = [name for name in data.schema.names if not name.startswith("_")]
     told = {name: Flow.CLEAR if flows is None else flows.get(name, Flow.COMPUTED) for name in known}
     hidden = {name: flow for name, flow in told.items() if flow is not Flow.CLEAR}
@@ -130,7 +131,7 @@ def _rows(path: str, body: Query, flows: Mapping[str, Flow] | None, masks: Masks
     refused = sorted({name for name in compared if name in hidden})
     if refused:
         raise not_compared(refused, "picking or ordering rows by it")
-    condition = _filter(body)
+    condition = _filter(body, data.schema)
     wanted = list(body.columns) or known
     if body.order is None and not hidden:
         table = data.head(body.limit, filter=condition, columns=wanted)
@@ -151,7 +152,8 @@ def _rows(path: str, body: Query, flows: Mapping[str, Flow] | None, masks: Masks
     return wanted, [[masks.value(flow[name], plain(value)) for name, value in row.items()] for row in rows]
 
 
-def _filter(body: Query) -> ds.Expression | None:
+def _filter(body: Query, schema: pa.Schema) -> ds.Expression | None:
+    import pyarrow as pa  # noqa: PLC0415 - takes longer to import than all the rest
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
     found: Any = None
@@ -160,7 +162,9 @@ def _filter(body: Query) -> ds.Expression | None:
         if each.value is None:
             one = column.is_null() if each.op == "==" else column.is_valid()
         else:
-            one = OPERATORS[each.op](column, each.value)
+            kind = schema.field(each.column).type  # JSON has no word for a date or a time
+            is_moment = pa.types.is_temporal(kind) and isinstance(each.value, str)
+            one = OPERATORS[each.op](column, pa.scalar(each.value).cast(kind) if is_moment else each.value)
         found = one if found is None else found & one
     return found
 

@@ -153,7 +153,7 @@ def test_every_setting_is_shown_with_where_it_came_from(config: Path) -> None:
     # Those of maps that are empty here, and those that Kafka's and the registry's clients have, are not there.
     absent = {"kafka", "bootstrap", "client", "url", "class", "emits", "stores", "ttl", "window"}
     absent |= {"file", "max_backoff", "per", "secret", "timeout"}  # of a sink, and of a storm guard
-    absent |= {"cert", "ca", "to", "options"}  # of TLS, and of an archive
+    absent |= {"cert", "ca", "to", "options"}  # of TLS, and of an archive and tables
     inner = set(allowed_names()) & {name.split(".")[0] for name in rows}
     assert set(keys_of(ServiceFile)) - last - inner - absent - {"embedded"} == set()
 

@@ -92,11 +92,12 @@ def load_sample(settings: ServiceFile, log: Log, keys: str) -> Sample | None:
         return None
     if stored.format != FORMAT or stored.keys != keys or stored.topics != topic_ids(settings, log):
         return None
-    # What retention took since is still in the sample; between it and what is there now nothing may be missing.
+    # What retention took since is still in the sample; between it and what is there now nothing may be missing, nor
+    # before it, where an archive has it.
     for partition, spans in enumerate(bounds_of(settings, log)):
         for name, (begin, end) in spans.items():
             known = stored.spans[partition].get(name) if partition < len(stored.spans) else None
-            if known is None or not begin <= known[1] <= end:
+            if known is None or not known[0] <= begin <= known[1] <= end:
                 return None
     return stored
 

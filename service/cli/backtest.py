@@ -135,7 +135,7 @@ def rules_backtest(
 def _preview(rules: list[str], config: Path, *, json: bool) -> None:
     with exit_on_refusal():
         settings = load_service(config)
-        with opened(settings) as log:
+        with opened_with_archive(settings, prefers_archive=True) as log:
             loaded = _loaded(settings, log, rules)
             found = [preview(settings, log, rule) for rule in loaded]
     hint = f"`samovar rules sample {config}` once, and it is of all that there is."
@@ -171,7 +171,7 @@ def rules_sample(
     progress = Progress(sys.stderr, quiet=json)
     with exit_on_refusal():
         settings = load_service(config)
-        with opened(settings) as log:
+        with opened_with_archive(settings, prefers_archive=True) as log:
             own = with_published_rules(settings, log)
             found = _loaded(settings, log, rules) if rules else rules_of(own, 1).rules
             specs = {keys: spec for rule in found for keys, spec in key_specs(rule).items() if keys}

@@ -100,8 +100,8 @@ def spread_over(
             if any(each.start < each.end for each in ranges):
                 owners = {each.at.partition: number for number, part in enumerate(parts) for each in part.ranges}
                 run(
-                    _records_of(session, kafka, parts),
-                    _FedWork(parts=packed, ticks=told, numbers=(), has_feed=True, owners=owners),
+                    records_of(session, kafka, parts),
+                    FedWork(parts=packed, ticks=told, numbers=(), has_feed=True, owners=owners),
                 )
         # Of a range without any record that can be seen, or of none at all, no task of the connector heard.
         rest = [number for number in range(len(parts)) if number not in made]
@@ -114,7 +114,7 @@ def spread_over(
     return [made[number] for number in range(len(parts))]
 
 
-def _records_of(session: OpenSession, kafka: Mapping[str, str], parts: Sequence[PartRanges[Any]]) -> DataFrame:
+def records_of(session: OpenSession, kafka: Mapping[str, str], parts: Sequence[PartRanges[Any]]) -> DataFrame:
     """A Spark task per part: all ranges at once where each part has one, else part by part. State needs no headers."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as all who write Spark call it; with pyspark only
 
@@ -163,7 +163,7 @@ class _Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FedWork(_Work):
+class FedWork(_Work):
     """What an executor runs on the records of one part."""
 
     owners: Mapping[int, int]  # whose a partition is, where each part has one, and another one than the others

@@ -649,33 +649,4 @@ def with_a_silent_stream(random_: Random, scenario: Scenario) -> Scenario:
     return scenario.without({at for at, quiet in enumerate(is_quiet) if quiet})
 
 
-def with_a_storm(random_: Random, scenario: Scenario) -> Scenario:
-    """Alerts are limited to very few, and some events come of many keys at one moment."""
-    if scenario.partitions > 1 or random_.random() > 0.12:
-        return scenario
-    storm = {"alerts": random_.randint(1, 2), "per": f"{random_.choice((10, 60))}s"}
-    steps = list(scenario.steps)
-    for at in random_.sample(range(len(steps)), len(steps) // 3):
-        step = steps[at]
-        event = event_of(step.records[0][1]) if isinstance(step, Produce) else None
-        if isinstance(step, Produce) and event is not None:
-            more = [(f"m{number}".encode(), json.dumps({**event, "u": f"m{number}"}).encode()) for number in range(3)]
-            steps[at] = replace(step, records=(*step.records, *more))
-    return replace(scenario, settings={**scenario.settings, "storm": storm}, steps=tuple(steps))
-
-
-def after_a_rest(random_: Random, scenario: Scenario) -> Scenario:
-    """Some rules whose history is folded come when the inputs have been idle, and event time is past all events."""
-    steps: list[Step] = []
-    for step in scenario.steps:
-        if isinstance(step, Publish) and step.warm_ms is not None and random_.random() < 0.4:
-            for _ in range(7):
-                steps += [Pass(1_000), *map(Cycle, range(scenario.containers))]
-        steps.append(step)
-    return replace(scenario, steps=tuple(steps))
-
-
-PARTS = (
-    in_avro, with_params, with_backfills, with_a_twin, with_crashes, with_rewinds, with_a_silent_stream, with_a_storm,
-    after_a_rest,
-)  # fmt: skip
+PARTS = (in_avro, with_params, with_backfills, with_a_twin, with_crashes, with_rewinds, with_a_silent_stream)

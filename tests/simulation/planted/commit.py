@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from samovar.changelog.log import Append, TopicPartition
+from samovar.changelog.log import Append, Records, TopicPartition
 from samovar.common.errors import CommitUnknown, Fenced
 from samovar.common.failpoints import hit
+from samovar.tasks.input.processor import Processor
 from samovar.tasks.model.results import Outcome
 from samovar.tasks.rules.processor import RuleProcessor
 from samovar.tasks.runtime.container import Container
@@ -146,6 +147,118 @@ def tasks_survive_a_rejoin() -> Patching:
     return patch.object(Container, "close", close)
 
 
+def journal_outside_the_transaction() -> Patching:
+    """The journal is written behind the transaction."""
+
+    def split(self: MemoryMember, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Any:
+        ends = transact(self, [each for each in appends if "journal" not in each.topic], offsets)
+        for each in appends:
+            if "journal" in each.topic:
+                self._broker.write(each, None)
+        return ends
+
+    return patch.object(MemoryMember, "transact", split)
+
+
+def letters_outside_the_transaction() -> Patching:
+    """Dead letters are written at once."""
+
+    def early(self: MemoryMember, appends: Sequence[Append], offsets: Mapping[TopicPartition, int]) -> Any:
+        for each in appends:
+            if "dead" in each.topic:
+                self._broker.write(each, None)
+        return transact(self, [each for each in appends if "dead" not in each.topic], offsets)
+
+    return patch.object(MemoryMember, "transact", early)
+
+
+def letters_are_lost_with_an_abandoned_step() -> Patching:
+    """A step that is taken again in pieces writes no letters for what it had put aside."""
+    abandon, put = StreamTask.abandon, Processor._put_aside
+
+    def abandoned(self: StreamTask, failure: Any, rows: int) -> None:
+        nexts = self.processor.source.nexts()
+        abandon(self, failure, rows)
+        self.processor.told_before = nexts  # type: ignore[attr-defined]
+
+    def put_aside(self: Processor, records: Records, dead: Any, late: Any) -> None:
+        told = getattr(self, "told_before", {})
+        until = told.get(self.source.by_topic[records.topic].spec.stream, 0)
+        dead, late = ([each for each in found if records.offsets[each.row] >= until] for found in (dead, late))
+        put(self, records, dead, late)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(StreamTask, "abandon", abandoned))
+    stack.enter_context(patch.object(Processor, "_put_aside", put_aside))
+    return stack
+
+
+def evicted_before_the_commit() -> Patching:
+    """States are evicted between two batches of one commit."""
+    feed = Processor.feed
+
+    def evicting(self: Processor, *given: Any) -> Any:
+        found = feed(self, *given)
+        if isinstance(self, RuleProcessor) and self.memory_bytes() > self.plan.tunables.cache_bytes:
+            self.state_cache.evict()
+        return found
+
+    return patch.object(Processor, "feed", evicting)
+
+
+def generations_are_not_asked_for() -> Patching:
+    """Offsets are sent with what the group says now, not with what the member was given."""
+
+    def send(self: MemoryMember, offsets: Any, transaction: Any) -> None:
+        if not offsets:
+            return
+        with self._client.call("offsets"):
+            self._refuse_zombie()
+            sent = self._group.pending.setdefault(transaction, {})
+            transaction.groups.append(self._group)
+            number = next(self._broker._numbers)
+            sent.update({at: (number, offset) for at, offset in offsets.items()})
+
+    return patch.object(MemoryMember, "_send_offsets", send)
+
+
+def abandoned_steps_are_kept() -> Patching:
+    """A step that found too much is taken again on top of itself."""
+
+    def keep(self: StreamTask, failure: Any, rows: int) -> None:
+        if failure is not None:
+            abandon(self, failure, rows)
+            return
+        if rows > 1:
+            self.piece_rows = rows // 2
+        else:
+            self._takes_all = True
+        self._limit()
+        self.is_abandoned = True
+
+    abandon = StreamTask.abandon
+    return patch.object(StreamTask, "abandon", keep)
+
+
+def offsets_of_the_stage_that_is_ahead() -> Patching:
+    def offsets(self: Container, outcomes: Sequence[Outcome]) -> dict[TopicPartition, int]:
+        return {at: offset for outcome in outcomes for at, offset in outcome.offsets.items()}
+
+    return patch.object(Container, "_offsets", offsets)
+
+
+def commits_without_offsets() -> Patching:
+    """A task commits while all of its inputs are shared with a stage that restores: nobody asks who it is."""
+
+    def unasked(self: Container, member: Any, outcomes: Sequence[Outcome]) -> Mapping[TopicPartition, int]:
+        return member.transact([each for outcome in outcomes for each in outcome.appends], self._offsets(outcomes))  # type: ignore[no-any-return]
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(Container, "_can_commit", lambda *_: True))
+    stack.enter_context(patch.object(Container, "_transact", unasked))
+    return stack
+
+
 FAULTS = (
     store_before_commit,
     offsets_outside_the_transaction,
@@ -156,4 +269,12 @@ FAULTS = (
     following_ahead_of_the_rows,
     alerts_outside_the_transaction,
     tasks_survive_a_rejoin,
+    journal_outside_the_transaction,
+    letters_outside_the_transaction,
+    letters_are_lost_with_an_abandoned_step,
+    evicted_before_the_commit,
+    generations_are_not_asked_for,
+    abandoned_steps_are_kept,
+    offsets_of_the_stage_that_is_ahead,
+    commits_without_offsets,
 )

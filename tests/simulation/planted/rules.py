@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from samovar.changelog.formats.heartbeat import heartbeats
+from samovar.changelog.log import Append
+from samovar.state.stack import Stack
+from samovar.state.ttl import TtlStore
 from samovar.tasks.input.repartition_sink import RepartitionSink
 from samovar.tasks.input.source import StreamSource
 from samovar.tasks.model.plan import Plan
+from samovar.tasks.replay import rebuild
 from samovar.tasks.rules import backfill, crash_marks, migration
 from samovar.tasks.rules.alert_filter import ShadowFilter
 from samovar.tasks.rules.crash_marks import CrashMarks
@@ -18,6 +23,7 @@ from samovar.tasks.rules.rate_limiter import AlertRateLimiter
 from samovar.tasks.runtime.slot_claim import SlotClaim
 from samovar.tasks.runtime.stream_task import StreamTask
 from samovar.tasks.runtime.topic_watch import TopicWatch
+from samovar.tasks.user.calls import Calls
 
 Patching = AbstractContextManager[object]
 
@@ -113,6 +119,91 @@ def one_crash_is_enough() -> Patching:
     return patch.object(crash_marks, "ENDED_MOST", 1)
 
 
+def drained_versions_take_new_events() -> Patching:
+    """A version that drains raises what began after another took its place."""
+    drained = migration._drained
+
+    def with_more(*given: Any) -> Any:
+        return {name: replace(each, began_by_ms=given[2] + 3_000) for name, each in drained(*given).items()}
+
+    return patch.object(migration, "_drained", with_more)
+
+
+def rule_changes_are_journaled_one_record_late() -> Patching:
+    note = StreamSource.note_rules
+
+    def late(self: StreamSource, facts: Any, inputs: Any = None) -> None:
+        note(self, facts, inputs)
+        entry = self.entries[-1]
+        if inputs is not None:
+            self.entries[-1] = replace(entry, inputs={name: at + 1 for name, at in entry.inputs.items()})
+
+    return patch.object(StreamSource, "note_rules", late)
+
+
+def list_changes_drop_states() -> Patching:
+    return patch.object(migration, "_moves", lambda *_: {})
+
+
+def rows_of_gone_rules_stay() -> Patching:
+    rows = migration.migrated_rows
+
+    def kept(store: Any, plan: Any, moves: Any) -> Any:
+        return [each for each in rows(store, plan, moves) if each[1] is not None]
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(migration, "migrated_rows", kept))
+    stack.enter_context(patch.object(rebuild, "migrated_rows", kept))
+    return stack
+
+
+def marks_before_events() -> Patching:
+    """Marks of a commit stand before its events in a repartition topic."""
+    appends = RepartitionSink.appends
+
+    def turned(self: RepartitionSink) -> list[Append]:
+        found = appends(self)
+        return [each for each in found if each.partition is not None] + [
+            each for each in found if each.partition is None
+        ]
+
+    return patch.object(RepartitionSink, "appends", turned)
+
+
+def forwards_begin_anew_with_a_restart() -> Patching:
+    """A task that restarts says that it forwards since then."""
+    init = RepartitionSink.__init__
+
+    def anew(self: RepartitionSink, *given: Any) -> None:
+        init(self, *given)
+        for output in self.outputs:
+            output.since = None
+
+    return patch.object(RepartitionSink, "__init__", anew)
+
+
+def failed_calls_keep_their_writes() -> Patching:
+    """What a user's call wrote before it raised is kept."""
+    return patch.object(Stack, "undo", Stack.keep)
+
+
+def user_windows_are_forgotten_by_a_restart() -> Patching:
+    init = Calls.__init__
+
+    def forgetful(self: Calls, *given: Any) -> None:
+        init(self, *given)
+        if self.spec.window_ms is not None:
+            self.timers.window_end = None
+            self.stack.keep()
+
+    return patch.object(Calls, "__init__", forgetful)
+
+
+def expired_rows_stay() -> Patching:
+    """A user's rows stay in their store when they have expired."""
+    return patch.object(TtlStore, "expire", lambda *_: None)
+
+
 FAULTS = (
     rule_changes_are_not_journaled,
     idle_partitions_hold_other_stages_back,
@@ -129,4 +220,13 @@ FAULTS = (
     fenced_containers_never_give_way,
     crashes_are_not_counted,
     one_crash_is_enough,
+    drained_versions_take_new_events,
+    rule_changes_are_journaled_one_record_late,
+    list_changes_drop_states,
+    rows_of_gone_rules_stay,
+    marks_before_events,
+    forwards_begin_anew_with_a_restart,
+    failed_calls_keep_their_writes,
+    user_windows_are_forgotten_by_a_restart,
+    expired_rows_stay,
 )

@@ -11,10 +11,12 @@ from unittest.mock import patch
 from samovar.changelog.formats.journal import EntryKind
 from samovar.changelog.formats.record import InputPosition, Position
 from samovar.changelog.log import TopicPartition
-from samovar.tasks.input.source import StreamSource
+from samovar.patterns.engine.order import NO_TIME, Buffer
+from samovar.tasks.input.source import InputPartition, StreamSource
 from samovar.tasks.rules.state_cache import StateCache
 from samovar.tasks.rules.timer_index import Index, TimerIndex
 from samovar.tasks.runtime.stream_task import StreamTask
+from samovar.tasks.user.timers import Timers
 
 Patching = AbstractContextManager[object]
 
@@ -116,6 +118,42 @@ def outages_count_as_idleness() -> Patching:
     return patch.object(StreamTask, "tick", ticked)
 
 
+def the_watermark_is_the_greatest() -> Patching:
+    """Event time follows the input that is ahead."""
+
+    def watermark(self: Buffer) -> int:
+        times = [
+            time - self.slack_ms[stream] if time > NO_TIME else NO_TIME
+            for (stream, _), time in self.max_event_time.items()
+        ]
+        return max([self.low_watermark, *times])
+
+    return patch.object(Buffer, "watermark", watermark)
+
+
+def idle_inputs_run_ahead() -> Patching:
+    """An input that falls idle brings event time to now."""
+
+    def ahead(self: StreamSource, source: InputPartition, now_ms: int) -> int | None:
+        found = original(self, source, now_ms)
+        return found if found in (None, NO_TIME) else found + source.spec.idle_ms
+
+    original = StreamSource.idle_max_event_time
+    return patch.object(StreamSource, "idle_max_event_time", ahead)
+
+
+def user_timers_come_back() -> Patching:
+    """A user's timer that was called stays in its row, and a restore calls it again."""
+
+    def delete(self: Timers, name: str) -> None:
+        key = name.encode()
+        before = self._rows.get(b"t" + key)
+        if before is not None:
+            self._index.delete(b"t" + before + key)
+
+    return patch.object(Timers, "delete", delete)
+
+
 FAULTS = (
     timer_index_starts_too_late,
     timer_index_is_called_ready_early,
@@ -126,4 +164,7 @@ FAULTS = (
     silent_streams_are_forgotten_by_a_restart,
     unknown_schemas_are_not_journaled,
     outages_count_as_idleness,
+    the_watermark_is_the_greatest,
+    idle_inputs_run_ahead,
+    user_timers_come_back,
 )

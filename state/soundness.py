@@ -41,7 +41,7 @@ def check_sound(path: Path, *, rows: bool = False, most_bytes: int | None = None
         before = _listing(path)
         with tempfile.TemporaryDirectory(prefix="check-", dir=path.parent) as folder:
             copy = Path(folder) / "store"
-            copied = _copy(path, copy)
+            copied = copy_store(path, copy)
             if not copied or _listing(path) != before:
                 continue
             size = sum(each for name, each, _ in before if name.endswith(TABLES))
@@ -71,8 +71,8 @@ def _listing(path: Path) -> Listing:
     return found
 
 
-def _copy(path: Path, copy: Path) -> bool:
-    """False where a file went away meanwhile."""
+def copy_store(path: Path, copy: Path) -> bool:
+    """Copies a store's files, tables as links. False where one went away meanwhile."""
     copy.mkdir()
     try:
         for file in path.iterdir():

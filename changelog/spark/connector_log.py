@@ -212,3 +212,10 @@ def _by_partition(
         else:
             (at,) = (each for each in ranges if each.partition == number)
         yield at, batch.slice(start, stop - start)
+
+
+def records_of_topic(batch: pa.RecordBatch, topic: str) -> Iterator[RecordBlock]:
+    """A batch of records of one topic, cut by partition."""
+    numbers = set(batch.column("partition").unique().to_pylist())
+    for at, piece in _by_partition(batch, [TopicPartition(topic, number) for number in numbers]):
+        yield block_of_arrow(piece, at, int(piece.column("offset")[-1].as_py()) + 1)

@@ -28,7 +28,7 @@ from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value")
 GROUP = "samovar-reader"  # nobody joins it; who may read by our own client may so by this one
@@ -85,9 +85,7 @@ def raw_records(
     """
     wanted = [each for each in ranges if each.start < each.end]
     spark = session.spark
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS)
     spark.conf.set("spark.sql.sources.useV1SourceList", OLDER)
-    spark.conf.set("spark.sql.redaction.options.regex", REDACTED)
     topics: dict[str, list[Range]] = {}
     for each in wanted:
         topics.setdefault(each.at.topic, []).append(each)
@@ -96,12 +94,30 @@ def raw_records(
     ends = {topic: {str(each.at.partition): each.end for each in some} for topic, some in topics.items()}
     reader = spark.read.format("kafka").option("assign", json.dumps(assigned))
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-    for name, value in java_settings(settings).settings.items():
-        reader = reader.option(f"kafka.{name}", value)
+    reader = reader.options(**_connection(spark, settings))
     if tasks is not None and tasks > len(wanted):
         reader = reader.option("minPartitions", str(tasks))
-    reader = reader.option("groupIdPrefix", GROUP).option("failOnDataLoss", "true")
+    reader = reader.option("failOnDataLoss", "true")
     with translated(session.log):
         frame = reader.option("includeHeaders", str(headers).lower()).load()
     frame = frame.select(*(["topic"] if topic else []), *COLUMNS, *(["headers"] if headers else []))
     return frame if tasks is None or tasks >= len(wanted) else frame.coalesce(tasks)
+
+
+def raw_stream(
+    spark: SparkSession, settings: Mapping[str, str], topic: str, options: Mapping[str, str], *, headers: bool
+) -> DataFrame:
+    """The records of a topic on and on, as far as they are committed. `options` are those of Spark's source."""
+    reader = spark.readStream.format("kafka").options(**_connection(spark, settings))
+    chosen = {} if "assign" in options else {"subscribe": topic}
+    with translated(None):
+        frame = reader.options(**chosen, **options, includeHeaders=str(headers).lower()).load()
+    return frame.select(*COLUMNS, *(["headers"] if headers else []))
+
+
+def _connection(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, str]:
+    """Where Kafka is and who asks, for a session that shows no secrets."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS)
+    spark.conf.set("spark.sql.redaction.options.regex", REDACTED)
+    java = {f"kafka.{name}": value for name, value in java_settings(settings).settings.items()}
+    return {**java, "groupIdPrefix": GROUP}

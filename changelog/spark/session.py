@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -196,6 +197,19 @@ def starting(
         launched.end()
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def scratch_folder() -> Path:
+    """A folder that goes with this executor; outside of Spark, with this process."""
+    from pyspark import SparkFiles  # noqa: PLC0415 - as above
+
+    own = SparkFiles._root_directory if SparkFiles._is_running_on_worker else None
+    return Path(own or _process_folder().name)
+
+
+@cache
+def _process_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="samovar-scratch-")
 
 
 def is_local(master: str) -> bool:

@@ -6,7 +6,8 @@
     mode        of a changelog: latest (the current state of each key) or changes (every change)
     key         only this key, written as for `samovar state get`
     partitions  only these, as 0,3
-    from, to    an offset, -N, or a time; `to` is not part of it. Of `latest`, `to` is the moment it stands for
+    from, to    an offset, -N, or a time; `to` is not part of it. Of `latest`, `to` is the moment it stands for. As of
+                Spark's source for Kafka: startingOffsets, endingOffsets, startingTimestamp, endingTimestamp
     stage       of a changelog: only this one; otherwise all
     raw         of inputs: true adds the message itself, `_value`
 
@@ -18,14 +19,16 @@ range of one partition; a state is whole in one task.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samovar.changelog.cursors import PartitionCursor
-from samovar.changelog.log import Log, Records, TopicPartition
+from samovar.changelog.log import Bounds, Log, Records, TopicPartition
 from samovar.changelog.spark.connector_log import Range
 from samovar.changelog.spark.session import is_local
 from samovar.changelog.spark.source import Condition, Frame, register
@@ -45,9 +48,10 @@ NAME = "samovar"
 STREAM_OPTIONS = ("maxRecordsPerTrigger", "failOnDataLoss")
 OPTIONS = (
     "config", "source", "mode", "key", "partitions", "from", "to", "stage", "raw", *STREAM_OPTIONS, "startingOffsets",
-    "path",
+    "endingOffsets", "startingTimestamp", "endingTimestamp", "path",
 )  # fmt: skip
 PLACES = {"earliest": "begin", "latest": "end"}  # as Spark's own sources call them
+PLACES_BY_NUMBER = {-2: "begin", -1: "end"}  # by partition, in JSON
 SOURCES = (
     "changelog", "inputs/STREAM", "alerts", "alerts/RULE", "sessions", "sessions/RULE", "dead-letters", "late", "labels"
 )  # fmt: skip
@@ -71,7 +75,11 @@ class FrameOptions:
     raw: bool = False
     max_records: int | None = None  # of one batch of a stream, about
     fails_on_loss: bool = True
-    is_stream: bool = False
+    feed: str = ""  # of a stream: under which name executors keep what they have folded
+
+    @property
+    def is_stream(self) -> bool:
+        return bool(self.feed)
 
     @property
     def stream(self) -> str | None:
@@ -125,7 +133,7 @@ def parse_options(options: Mapping[str, str]) -> FrameOptions:
     if any(number and not number.isdecimal() for number in numbers):
         hint = "Write numbers with commas between them: 0,3."
         raise Refused("frame-option", f"`partitions` is `{given['partitions']}`", hint)
-    start, most = given.get("from", given.get("startingoffsets")), given.get("maxrecordspertrigger")
+    most = given.get("maxrecordspertrigger")
     if most is not None and not (most.isdecimal() and int(most)):
         raise Refused("frame-option", f"`maxRecordsPerTrigger` is `{most}`", "Write a number of records: 10000.")
     return FrameOptions(
@@ -134,13 +142,43 @@ def parse_options(options: Mapping[str, str]) -> FrameOptions:
         mode=mode,
         key=given.get("key"),
         partitions=tuple(int(number) for number in numbers if number),
-        start=None if start is None else PLACES.get(start, start),
-        end=given.get("to"),
+        start=_place(given, "from", "startingOffsets", "startingTimestamp"),
+        end=_place(given, "to", "endingOffsets", "endingTimestamp"),
         stage=given.get("stage"),
         raw=given.get("raw", "false").lower() == "true",
         max_records=None if most is None else int(most),
         fails_on_loss=given.get("failondataloss", "true").lower() == "true",
     )
+
+
+def _place(given: Mapping[str, str], *names: str) -> str | None:
+    """Where to begin or end: said in our way, in that of Kafka's source, or by log time in ms."""
+    told = [name for name in names if name.lower() in given]
+    if len(told) > 1:
+        raise Refused("frame-option", f"`{told[0]}` and `{told[1]}` say the same", "Leave one of them out.")
+    if not told:
+        return None
+    text = given[told[0].lower()].strip()
+    if told[0] != names[2]:
+        return PLACES.get(text, text)
+    if not text.isdecimal():
+        hint = f"Write ms since 1970, or a time in words: `{names[0]}=2026-01-05T10:00:00Z`."
+        raise Refused("frame-option", f"`{told[0]}` is `{text}`", hint)
+    return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def offset_in(log: Log, at: TopicPartition, bounds: Bounds, place: str) -> int:
+    """The offset that a place means: one for all partitions, or JSON by topic and partition, as of Kafka's source."""
+    if place.startswith("{"):
+        try:
+            number = int(json.loads(place)[at.topic][str(at.partition)])
+        except (ValueError, KeyError, TypeError) as error:
+            hint = (
+                f'Write one for each partition: `{{"{at.topic}": {{"{at.partition}": 0}}}}`; -2 is earliest, -1 latest.'
+            )
+            raise Refused("frame-option", f"the offsets `{place}` have none for {at}", hint) from error
+        place = PLACES_BY_NUMBER.get(number, str(max(0, number)))
+    return offset_of(log, at, bounds, place)
 
 
 def register_spark(spark: SparkSession) -> None:
@@ -205,8 +243,8 @@ def topic_ranges(
     numbers = sorted(set(options.partitions)) or range(found.partitions)
     ranges: list[FrameRange] = []
     for at, bounds in site.log.bounds([TopicPartition(topic, number) for number in numbers]).items():
-        start = offset_of(site.log, at, bounds, options.start or "begin")
-        end = min(bounds.end, offset_of(site.log, at, bounds, options.end or "end"))
+        start = offset_in(site.log, at, bounds, options.start or "begin")
+        end = min(bounds.end, offset_in(site.log, at, bounds, options.end or "end"))
         ranges += FrameRange(topic=topic, partition=at.partition, start=start, end=end).split()
     return tuple(ranges)
 

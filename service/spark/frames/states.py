@@ -2,44 +2,57 @@
 
     latest    a row for each rule and key, and for each history function and key, that has a state; of a task of the
               user's a row for each row of its stores and each timer
-    changes   the same rows after each commit that changed them, with the offset and time of the change; `deleted` where
-              nothing is left
+    changes   the same rows after each commit that changed them, with offset, time and `op` of the change; `deleted`
+              where nothing is left
 
 A state is several records; a commit ends with the task's position, and only what is whole is shown.
 """
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
 from samovar.changelog.cursors import PartitionCursor
-from samovar.changelog.formats.record import POSITION, ROW, USER, row_parts, store_prefix, unpack_position
+from samovar.changelog.formats.record import (
+    CHECKPOINT,
+    POSITION,
+    ROW,
+    USER,
+    ChangelogCheckpoint,
+    pack_checkpoint,
+    row_parts,
+    store_prefix,
+    unpack_position,
+)
 from samovar.changelog.log import Log
 from samovar.changelog.restore.point_in_time import commit_before, refuse_compacted
-from samovar.changelog.restore.restore import ChangelogPartition, Restore
+from samovar.changelog.restore.restore import ChangelogPartition, Restore, checkpoint_of, next_step
 from samovar.changelog.spark.connector_log import Range, SparkFeed
+from samovar.changelog.spark.session import scratch_folder
 from samovar.changelog.spark.source import BATCH_ROWS, Condition
 from samovar.common.errors import Refused
+from samovar.common.folders import PART
 from samovar.patterns.engine.matcher import decode_key
 from samovar.patterns.syntax.unparse import unparse
-from samovar.service.query.read import offset_of
 from samovar.service.query.state.view import described, key_text, named, resolve_key
 from samovar.service.spark.frames.arrow_types import FLAG, INT, LONG, TEXT, TIME
-from samovar.service.spark.frames.frame import FrameOptions, FrameRange, narrowed_parts, ranges_of
+from samovar.service.spark.frames.frame import FrameOptions, FrameRange, narrowed_parts, offset_in, ranges_of
 from samovar.service.spark.frames.rules import json_of, time_us
 from samovar.service.spark.jobs import ShippedService, arrived, shipped
 from samovar.service.topology.stores import ROWS_END, StateLocation, plan_for, position_of
 from samovar.state.rocks import RocksStore
-from samovar.state.store import Change
+from samovar.state.soundness import copy_store
 from samovar.state.tables import TableStore
 from samovar.state.ttl import UnknownRowVersionError
 from samovar.tasks.model.plan import Plan
@@ -54,6 +67,7 @@ KEPT = pa.struct([("time", TIME), ("value", TEXT)])
 SCHEMA = pa.schema(
     [
         ("_stage", TEXT), ("_partition", INT), ("_offset", LONG), ("_time", TIME), ("deleted", FLAG),
+        ("op", TEXT),  # of a change: insert, update, delete
         ("kind", TEXT),  # rule, history, store, timer
         ("name", TEXT),  # of the rule, the history function's call, the store
         ("version", TEXT), ("key", TEXT), ("partials", pa.list_(PARTIAL)),
@@ -121,9 +135,9 @@ def frame_of(site: StateLocation, options: FrameOptions) -> StateFrame:
             changelog = here.changelog(partition)
             start, end = changelog.bounds
             if options.start is not None:
-                start = offset_of(here.log, changelog.at, changelog.bounds, options.start)
+                start = offset_in(here.log, changelog.at, changelog.bounds, options.start)
             if options.end is not None:
-                end = min(offset_of(here.log, changelog.at, changelog.bounds, options.end), end)
+                end = min(offset_in(here.log, changelog.at, changelog.bounds, options.end), end)
                 end = commit_before(here.log, changelog, end)
                 if options.mode == "latest":
                     lag_ms, now_ms = here.settings.changelog.min_compaction_lag_ms, int(time.time() * 1000)
@@ -161,44 +175,95 @@ def _latest(site: StateLocation, part: FrameRange, options: FrameOptions) -> Ite
 
 
 def _changes(site: StateLocation, part: FrameRange, options: FrameOptions) -> Iterator[Row]:
-    """Folds the whole changelog in a RocksDB, in memory only what one commit changed; shows changes from `from` on."""
+    """Folds the changelog in a RocksDB, in memory only what one commit changed; shows changes from `from` on."""
     changelog = site.changelog(part.partition)
-    plan, versions = site.plan, dict(site.plan.versions)
-    only = None if options.key is None else set(resolve_key(plan, options.key, None))
-    changes: list[Change] = []
-    touched: dict[tuple[bytes, str], tuple[int, int]] = {}  # by key and store: offset and time
-    with (
-        tempfile.TemporaryDirectory(prefix="samovar-frame-") as folder,
-        closing(RocksStore(Path(folder) / "store")) as states,
-    ):
-        for offset, time_ms, row, value in _records(site, changelog, part.end):
+    with _folded(changelog, part, options) as states:
+        checkpoint, position = checkpoint_of(states), position_of(states)
+        start = changelog.bounds.begin if checkpoint is None else checkpoint.next
+        plan = plan_for(site, part.partition, position)
+        versions = dict(plan.versions if position is None else position.rules)
+        only = None if options.key is None else set(resolve_key(plan, options.key, None))
+        changes: dict[bytes, bytes | None] = {}
+        touched: dict[tuple[bytes, str], tuple[int, int]] = {}  # by key and store: offset and time
+        for offset, time_ms, row, value in _records(site, changelog, start, part.end):
             if row[:1] == ROW:
                 key, store, *_ = row_parts(row)
                 if only is None or key in only:
-                    changes.append((row, value))
+                    changes[row] = value
                     touched[key, store] = offset, time_ms
-            elif row[:1] == USER and offset >= part.start:
-                place = {"_offset": offset, "_time": time_us(time_ms), "deleted": value is None}
-                yield from ({**place, **shown} for shown in _task_row(row, value, options))
+            elif row[:1] == USER:
+                was_there = (changes[row] if row in changes else states.get(row)) is not None
+                changes[row] = value
+                if offset >= part.start:
+                    place = {"_offset": offset, "_time": time_us(time_ms), **_op(was_there, value is not None)}
+                    yield from ({**place, **shown} for shown in _task_row(row, value, options))
             elif row == POSITION and value is not None:
                 position = unpack_position(value)
                 if dict(position.rules) != versions and plan.task is None:
                     plan, versions = plan_for(site, part.partition, position), dict(position.rules)
-                states.write(changes)
+                prefixes = {each: store_prefix(*each) for each in touched}
+                before = {each: _has_rows(states, prefix) for each, prefix in prefixes.items()}
+                at = changelog.at
+                mark = ChangelogCheckpoint(
+                    at.topic, changelog.topic.id, at.partition, changelog.topic.partitions, offset + 1, time_ms
+                )
+                states.write([*changes.items(), (POSITION, value), (CHECKPOINT, pack_checkpoint(mark))])
                 for (key, store), (changed_at, changed_ms) in touched.items():
                     # Batches of a stream may end inside a commit: it belongs to the one that has its end.
                     if (offset if options.is_stream else changed_at) >= part.start:
                         place = {"_offset": changed_at, "_time": time_us(changed_ms)}
-                        prefix = store_prefix(key, store)
+                        prefix = prefixes[key, store]
                         rows = dict(states.range(prefix, prefix + b"\xff"))
+                        place |= _op(before[key, store], bool(rows))
                         yield from ({**place, **shown} for shown in _changed(plan, key, store, rows))
-                changes, touched = [], {}
+                changes, touched = {}, {}
+
+
+@contextmanager
+def _folded(changelog: ChangelogPartition, part: FrameRange, options: FrameOptions) -> Iterator[RocksStore]:
+    """States to go on from: none, or of a stream those that an earlier batch has left on this executor.
+
+        SCRATCH/samovar-changes/QUERY/TOPIC-PARTITION/OFFSET/    a store up to the last commit before the offset
+
+    The two newest are kept: Spark may ask for the last batch again.
+    """
+    kept = scratch_folder() / "samovar-changes" / options.feed / f"{part.topic}-{part.partition}"
+    with tempfile.TemporaryDirectory(prefix="samovar-frame-") as folder:
+        place = Path(folder) / "store"
+        if options.is_stream:
+            kept.mkdir(parents=True, exist_ok=True)
+            known = [number for number in _numbers(kept) if number <= part.start]
+            if known and not copy_store(kept / str(known[-1]), place):
+                shutil.rmtree(place)
+        with closing(RocksStore(place)) as states:
+            if next_step(checkpoint_of(states), changelog, int(time.time() * 1000)) is None:
+                states.write([(row, None) for row, _ in states.range()])  # too old: deletes may be gone since
+            yield states
+            if options.is_stream and not (kept / str(part.end)).exists():
+                half = kept / f"{uuid4().hex}{PART}"
+                states.snapshot(half)
+                with suppress(OSError):  # another attempt of the same task was first
+                    half.rename(kept / str(part.end))
+                for number in _numbers(kept)[:-2]:
+                    shutil.rmtree(kept / str(number), ignore_errors=True)
+
+
+def _numbers(kept: Path) -> list[int]:
+    return sorted(int(each.name) for each in kept.iterdir() if each.name.isdecimal())
+
+
+def _has_rows(states: RocksStore, prefix: bytes) -> bool:
+    return next(states.range(prefix, prefix + b"\xff"), None) is not None
+
+
+def _op(was_there: bool, is_there: bool) -> Row:
+    return {"op": ("update" if was_there else "insert") if is_there else "delete", "deleted": not is_there}
 
 
 def _records(
-    site: StateLocation, changelog: ChangelogPartition, end: int
+    site: StateLocation, changelog: ChangelogPartition, start: int, end: int
 ) -> Iterator[tuple[int, int, bytes, bytes | None]]:
-    for records in PartitionCursor(site.log, changelog.at, changelog.bounds.begin).read_to(end):
+    for records in PartitionCursor(site.log, changelog.at, start).read_to(end):
         places = zip(records.offsets.tolist(), records.times.tolist(), records.pairs(), strict=True)
         yield from ((offset, time_ms, key or b"", value) for offset, time_ms, (key, value) in places)
 
@@ -206,9 +271,9 @@ def _records(
 def _changed(plan: Plan, key: bytes, store: str, rows: Mapping[bytes, bytes]) -> Iterator[Row]:
     """A state after a commit, or that it is gone."""
     if rows:
-        yield from ({"deleted": False, **row} for row in _rule_rows(plan, key, rows))
+        yield from _rule_rows(plan, key, rows)
         return
-    head: Row = {"deleted": True, "key": key_text(decode_key(key))}
+    head: Row = {"key": key_text(decode_key(key))}
     if store.startswith("history/"):
         known = plan.program.histories.get(store)
         yield {**head, "kind": "history", "name": store if known is None else unparse(known[1])}

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
 from samovar.changelog.log import Bounds, Log, Topic, TopicPartition
 from samovar.changelog.spark.records import Stable
@@ -27,8 +28,7 @@ from samovar.changelog.spark.source import Frame, Places
 from samovar.common.errors import Refused
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
-from samovar.service.query.read import offset_of
-from samovar.service.spark.frames.frame import FrameOptions, FrameRange, frame_in, parse_options
+from samovar.service.spark.frames.frame import FrameOptions, FrameRange, frame_in, offset_in, parse_options
 from samovar.service.spark.session import refuse_remote_executors
 from samovar.service.topology.logs import kafka_of, open_log, opened
 from samovar.service.topology.stores import site_of
@@ -77,7 +77,7 @@ class StreamOffsets:
 def stream_of(options: Mapping[str, str], folder: str = ".", is_local: bool = True) -> ServiceStream:
     """Opens a stream; nothing is read yet. Its columns are those of this moment."""
     asked = parse_options(options)
-    asked = replace(asked, config=(Path(folder) / asked.config).absolute(), is_stream=True)
+    asked = replace(asked, config=(Path(folder) / asked.config).absolute(), feed=uuid4().hex)
     if asked.end is not None:
         raise Refused("frame-option", "`to` is for frames: a stream has no end", "Use `Trigger.AvailableNow`.")
     if asked.source == "changelog" and asked.mode != "changes":
@@ -159,7 +159,7 @@ class ServiceStream:
         if self._initial is None:
             now = self._now(StreamOffsets({}, {}))
             place = self.options.start or "begin"
-            offsets = {at: offset_of(self._opened, at, bounds, place) for at, bounds in now.items()}
+            offsets = {at: offset_in(self._opened, at, bounds, place) for at, bounds in now.items()}
             self._initial = StreamOffsets(self._ids, offsets)
         return self._initial
 

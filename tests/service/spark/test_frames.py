@@ -436,6 +436,24 @@ def _rows_in(frame: Frame) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- refusals
 
 
+def test_places_are_said_as_of_kafkas_source_too(service: Service) -> None:
+    rows = rows_of(service, "inputs/purchase")
+    first, second = ([row for row in rows if row._partition == number] for number in (0, 1))
+
+    def places(**options: str) -> list[tuple[int, int]]:
+        return sorted((row._partition, row._offset) for row in rows_of(service, "inputs/purchase", **options))
+
+    assert places(startingOffsets="earliest", endingOffsets="latest") == places()
+    both = {"startingOffsets": '{"purchase": {"0": 2, "1": -1}}', "endingOffsets": '{"purchase": {"0": 4, "1": -2}}'}
+    assert places(**both) == [(0, 2), (0, 3)]
+    assert len(places(startingOffsets='{"purchase": {"0": -2, "1": -1}}')) == len(first)
+    times = sorted({int(row._time.timestamp() * 1000) for row in rows})
+    later = {"startingTimestamp": str(times[-1])}
+    assert places(**later) == places(**{"from": datetime.fromtimestamp(times[-1] / 1000, UTC).isoformat()})
+    assert places(endingTimestamp=str(times[0])) == []
+    assert len(places(startingTimestamp="0")) == len(first) + len(second)
+
+
 @pytest.mark.parametrize(
     ("source", "options", "code", "word"),
     [
@@ -447,6 +465,9 @@ def _rows_in(frame: Frame) -> list[dict[str, Any]]:
         ("alerts", {"partitions": "x"}, "frame-option", "0,3"),
         ("alerts", {"partitions": "9"}, "unknown-partition", "0 to"),
         ("alerts", {"from": "yesterday"}, "bad-place", "begin"),
+        ("alerts", {"from": "3", "startingOffsets": "3"}, "frame-option", "`startingOffsets` say the same"),
+        ("alerts", {"startingTimestamp": "now"}, "frame-option", "from=2026"),
+        ("alerts", {"startingOffsets": '{"s-alerts": {"0": 1}}'}, "frame-option", "for each partition"),
         ("changelog", {"mode": "all"}, "frame-option", "latest or changes"),
         ("changelog", {"from": "3"}, "frame-option", "`to`"),
         ("changelog", {"stage": "by-user"}, "unknown-stage", "main"),

@@ -15,6 +15,7 @@ from confluent_kafka import Producer, admin
 from confluent_kafka import TopicPartition as KafkaPlace
 
 import samovar
+import samovar.spark
 from samovar.changelog.broker.process import wait_for
 from samovar.changelog.cursors import read_all
 from samovar.changelog.formats.dead_letters import PREFIX
@@ -473,3 +474,69 @@ def test_an_open_transaction_is_refused_in_time(ran: OnKafka, log: Log, monkeypa
         producer.abort_transaction(30)
     assert refused.value.code == "restore-stuck"
     assert f"{at} came for 120 s, at offset 0 of 1" in refused.value.what
+
+
+# ---------------------------------------------------------------- streams by Spark's own source
+
+
+@pytest.mark.parametrize("source", ["inputs/purchase", "alerts", "alerts/testing", "dead-letters", "late"])
+def test_a_stream_by_sparks_source_has_the_rows_of_ours(
+    ran: OnKafka, spark: OpenSession, tmp_path: Path, source: str
+) -> None:
+    """In batches, and from one start of the query to the next."""
+    post_bad(ran)
+    found: list[str] = []
+
+    def run_query(**options: str) -> None:
+        frame = samovar.spark.read_stream(spark.spark, ran.service.config, source, **options)
+        assert frame.columns == samovar_frame.columns
+        writer = frame.writeStream.foreachBatch(lambda batch, _: found.extend(map(repr, batch.collect())))
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    samovar.register_spark(spark.spark)
+    reader = spark.spark.read.format("samovar").options(config=str(ran.service.config), source=source)
+    samovar_frame = reader.load()
+    if source == "inputs/purchase":
+        run_query(maxRecordsPerTrigger="300")
+        assert found
+        post_bad(ran)
+    run_query()
+    wanted = sorted(map(repr, reader.load().collect()))
+    assert sorted(found) == wanted
+    assert wanted or source == "late"
+
+
+def post_bad(on: OnKafka) -> None:
+    """A message that is no event, and its letter."""
+    with opened(on.service.settings) as log:
+        log.append([Append(topic=on.name, records=[(b"c1", b"{no json")])])
+    went = run_apart("run", on.service.config, "--until-caught-up")
+    assert went.returncode == 0, went.stderr
+
+
+def test_where_a_stream_by_sparks_source_begins(ran: OnKafka, spark: OpenSession) -> None:
+    def rows(**options: str) -> list[tuple[int, int]]:
+        frame = samovar.spark.read_stream(spark.spark, ran.service.config, "inputs/purchase", **options)
+        name = f"q{uuid.uuid4().hex}"
+        frame.writeStream.format("memory").queryName(name).trigger(availableNow=True).start().awaitTermination()
+        return sorted((row._partition, row._offset) for row in spark.spark.table(name).collect())
+
+    everything = rows()
+    assert rows(partitions="1") == [each for each in everything if each[0] == 1]
+    assert len(rows(**{"from": "-1"})) == 2
+    assert rows(startingOffsets="latest") == []
+
+
+def test_settings_of_kafka_are_in_no_plan(ran: OnKafka, spark: OpenSession) -> None:
+    config = ran.service.config.with_name("secret.yml")
+    secret = f'log: {{kafka: {{bootstrap: "{ran.kafka}", ssl.key.password: "never-shown"}}}}\n'
+    config.write_text(ran.service.config.read_text().rpartition("log:")[0] + secret)
+    frame: Any = samovar.spark.read_stream(spark.spark, config, "inputs/purchase")
+    query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+    for text in (frame._jdf.queryExecution().toString(), query._jsq.explainInternal(True), str(query.lastProgress)):
+        assert "never-shown" not in text

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 
 import samovar
+from samovar.changelog.cursors import PartitionCursor
 from samovar.changelog.embedded.file import connect
-from samovar.changelog.log import Append, TopicSpec
+from samovar.changelog.log import Append, Log, TopicPartition, TopicSpec
 from samovar.changelog.spark.errors import translated
 from samovar.changelog.spark.session import OpenSession
 from samovar.common.errors import Refused
+from samovar.service.spark.frames import states
 from samovar.service.spark.frames.frame import frame_of
 from samovar.service.spark.frames.stream import ServiceStream, StreamOffsets, stream_of
 from tests.service.spark.test_frames import SESSIONS, moment
@@ -89,6 +91,51 @@ def test_a_stream_has_the_rows_of_its_frame(service: Service, source: str) -> No
         with opened(service, source, **limited) as stream:
             rest = list(followed(stream, half[-1][0]))
         assert by_text([row for _, rows in [*half, *rest] for row in rows]) == wanted
+
+
+def test_a_batch_of_changes_reads_only_what_is_new(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States up to it are kept; a batch that is repeated finds those before it; another executor folds them again."""
+    starts: list[int] = []
+    found: tuple[list[int], list[Row]] = ([], [])
+
+    class Counting(PartitionCursor):
+        def __init__(self, log: Log, at: TopicPartition, offset: int) -> None:
+            starts.append(offset)
+            super().__init__(log, at, offset)
+
+    monkeypatch.setattr(states, "PartitionCursor", Counting)
+
+    def read(start: Any, end: Any) -> tuple[list[int], list[Row]]:
+        starts.clear()
+        rows = rows_between(stream, start, end)
+        return sorted(starts), rows
+
+    with opened(service, "changelog", mode="changes") as stream:
+        ends = [stream.initial_offset()]
+        for second in (4_000, 5_000, 6_000):
+            ends.append(stream.latest_offset())
+            found = read(ends[-2], ends[-1])
+            assert len(found[1]) > 0
+            service.process([purchase("c1", second, 30), purchase("c2", second, 30)])
+        assert set(found[0]) <= set(StreamOffsets.of(ends[-2]).offsets.values())
+        assert 0 not in found[0]
+        assert len(found[1]) < 20
+        again = read(ends[-2], ends[-1])
+        assert again == found
+        monkeypatch.setattr(states, "scratch_folder", lambda: service.config.parent / "elsewhere")
+        assert read(ends[-2], ends[-1]) == ([0] * len(found[0]), found[1])
+
+
+def test_changes_say_what_became_of_a_state(service: Service) -> None:
+    for second in (4_000, 4_010, 4_020):
+        service.process([purchase("c77", second, 1)])
+    service.process([purchase(f"c{number}", 400_000, 1) for number in range(8)])
+    service.settle()
+    with opened(service, "changelog", mode="changes", key="c77") as stream:
+        rows = [row for _, rows in followed(stream) for row in rows if row["name"] == "testing"]
+    assert [row["op"] for row in rows][:2] == ["insert", "update"]
+    assert rows[-1]["op"] == "delete"
+    assert all((row["op"] == "delete") == row["deleted"] for row in rows)
 
 
 def test_a_batch_holds_about_as_many_as_it_may(service: Service) -> None:

@@ -38,6 +38,12 @@ ROWS = "10000"  # of a batch: of large records, so many are still less than Arro
 # Java objects on the way.
 OLDER = "avro,csv,json,orc,parquet,text"
 REDACTED = "(?i)url|jaas|password|secret|token|certificate|keystore"  # options that Spark shows nowhere
+PLAN_REDACTION = "spark.sql.redaction.string.regex"
+# A plan of a stream has all options of its source, also those: with what they are up to the next one, or to their end.
+SECRETS_IN_PLANS = (
+    r"(?is)(?:password|jaas\.config|truststore\.certificates|certificate\.chain|keystore\.key)(?: -> |=)"
+    r".*?(?=, [a-z][\w.]*(?: -> |=)|\),None\)|\], \[|$)"
+)
 
 
 class Stable(Protocol):
@@ -119,5 +125,8 @@ def _connection(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, s
     """Where Kafka is and who asks, for a session that shows no secrets."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS)
     spark.conf.set("spark.sql.redaction.options.regex", REDACTED)
+    told = spark.conf.get(PLAN_REDACTION, None)
+    if told is None or SECRETS_IN_PLANS not in told:
+        spark.conf.set(PLAN_REDACTION, f"(?:{told})|{SECRETS_IN_PLANS}" if told else SECRETS_IN_PLANS)
     java = {f"kafka.{name}": value for name, value in java_settings(settings).settings.items()}
     return {**java, "groupIdPrefix": GROUP}

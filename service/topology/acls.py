@@ -32,12 +32,14 @@ from samovar.service.topology.topics import (
     create_command,
     redrive_group,
     sink_group,
+    spark_topic,
     traffic_labels_topic,
     traffic_topic,
 )
 from samovar.tasks.runtime.repartition_fence import switch_topic
 
 SERVICE, HTTP, PRODUCERS, TRAFFIC, READERS = "service", "http", "producers", "traffic", "readers"
+SPARK = "spark"
 AUTHORS, ANALYSTS, OPERATORS = "authors", "analysts", "operators"
 # Whose rights a command needs. The service's own do for what is asked next to a container, as its user. `repartition`
 # deletes topics and makes them: that is for who administers the cluster.
@@ -49,6 +51,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     HTTP: ("serve",),
     PRODUCERS: ("produce",),
     TRAFFIC: ("traffic",),
+    SPARK: ("df.write",),  # no command: docs/spark.md
     READERS: ("read",),
     AUTHORS: (
         "rules publish", "rules disable", "rules enable", "rules rollback", "rules history", "rules diff", "rules plan",
@@ -65,21 +68,21 @@ OPERATIONS = {"-": (), "r": READ, "w": WRITE, "rw": BOTH, "d": DESCRIBE}
 # With `+` they make topics of this role, where the service file says `topics: create`. The service writes rules and the
 # audit trail where a rule goes to quarantine. Producers see from the journal how many partitions keys are placed among.
 _MATRIX = """
-             service http producers traffic readers authors analysts operators
-INPUT        r+      rw+  w+        w+      -       d       r        rw
-ALERTS       w+      r+   -         -       r       -       r        r
-LATE         w+      r+   -         -       r       -       r        -
-DEAD_LETTERS w+      r+   -         -       r       -       r        r
-CHANGELOG    rw+     r+   -         -       -       -       r        rw
-JOURNAL      rw+     r+   d         d       -       r       r        rw
-REPARTITION  rw+     d+   -         -       -       -       -        r
-EMITTED      w+      d+   -         -       r       -       -        -
-CONTAINERS   rw+     r+   -         -       -       -       -        -
-RULES        rw+     rw+  -         -       -       rw+     r        r
-LABELS       d+      rw+  -         -       -       -       r        -
-ACCESS       d+      rw+  -         -       -       -       -        rw+
-AUDIT        w+      rw+  -         -       -       w+      -        w+
-REDRIVEN     d+      rw+  -         -       -       -       -        rw+
+             service http producers traffic readers authors analysts operators spark
+INPUT        r+      rw+  w+        w+      -       d       r        rw        w+
+ALERTS       w+      r+   -         -       r       -       r        r         -
+LATE         w+      r+   -         -       r       -       r        -         -
+DEAD_LETTERS w+      r+   -         -       r       -       r        r         -
+CHANGELOG    rw+     r+   -         -       -       -       r        rw        -
+JOURNAL      rw+     r+   d         d       -       r       r        rw        d
+REPARTITION  rw+     d+   -         -       -       -       -        r         -
+EMITTED      w+      d+   -         -       r       -       -        -         -
+CONTAINERS   rw+     r+   -         -       -       -       -        -         -
+RULES        rw+     rw+  -         -       -       rw+     r        r         -
+LABELS       d+      rw+  -         -       -       -       r        -         -
+ACCESS       d+      rw+  -         -       -       -       -        rw+       -
+AUDIT        w+      rw+  -         -       -       w+      -        w+        -
+REDRIVEN     d+      rw+  -         -       -       -       -        rw+       -
 """
 _HEADING, *_ROWS = (line.split() for line in _MATRIX.strip().splitlines())
 _CELLS = {(who, TopicRole[role]): cell for role, *cells in _ROWS for who, cell in zip(_HEADING, cells, strict=True)}
@@ -113,7 +116,11 @@ def _topic_rights(who: str, settings: ServiceFile, specs: Sequence[PlannedTopic]
         wanted = OPERATIONS[cell.rstrip("+")]
         if who in (AUTHORS, ANALYSTS, HTTP) and spec.name in of_tasks:
             wanted = ()
-        if who in (PRODUCERS, TRAFFIC) and spec.role is TopicRole.JOURNAL and spec.name != settings.journal.topic:
+        if (
+            who in (PRODUCERS, TRAFFIC, SPARK)
+            and spec.role is TopicRole.JOURNAL
+            and spec.name != settings.journal.topic
+        ):
             wanted = ()  # the main stage's tells the number of partitions
         if who == SERVICE and spec.name in written:
             wanted = BOTH
@@ -160,6 +167,11 @@ def _other_rights(who: str, settings: ServiceFile) -> Iterator[AclEntry]:
         yield AclEntry(
             who=who, resource="transactional-id", name=f"{traffics}-", operations=("WRITE",), pattern="prefixed"
         )
+    if who == SPARK:  # a group and a transactional id for each query
+        queries = spark_topic(group)
+        yield AclEntry(who=who, resource="topic", name=queries, operations=(*BOTH, "CREATE"))
+        for resource, operation in (("group", "READ"), ("transactional-id", "WRITE")):
+            yield AclEntry(who=who, resource=resource, name=f"{queries}-", operations=(operation,), pattern="prefixed")
 
 
 def as_json(settings: ServiceFile, specs: Sequence[PlannedTopic]) -> str:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def log(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterato
     log.close()
 
 
-def tuned(**tunables: int) -> pytest.MarkDecorator:
+def tuned(**tunables: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("log", [Tunables(**tunables)], indirect=True, ids=["tuned"])
 
 

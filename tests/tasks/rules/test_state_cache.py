@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -126,7 +127,7 @@ def with_states(count: int, rule: str = ABSENT) -> TaskTestHarness:
     return bench
 
 
-def cache_over(bench: TaskTestHarness, **tunables: int) -> StateCache:
+def cache_over(bench: TaskTestHarness, **tunables: Any) -> StateCache:
     plan = replace(bench.plan, tunables=replace(bench.plan.tunables, **tunables))
     return StateCache(plan, bench.store, ["purchase"])
 

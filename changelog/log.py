@@ -184,7 +184,7 @@ class Member(Protocol):
 OnPartitions: TypeAlias = Callable[[Collection[TopicPartition]], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GroupConfig:
     """What a container says when it joins a group. `slot` is its number: fixed, so that a restart is the same member.
 

@@ -42,7 +42,7 @@ _NAME = "manifest.json"
 
 
 @stored("topic topic_id partition partitions offset time_ms")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ChangelogPosition:
     """Where in the changelog a snapshot is."""
 
@@ -55,7 +55,7 @@ class ChangelogPosition:
 
 
 @stored("changelog inputs watermark_ms journal formats digest created_ms")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SnapshotManifest:
     """What a snapshot stands for."""
 

@@ -145,9 +145,9 @@ def stop(folder: Path) -> bool:
                 # Java's classes go to the cache. Only a broker's quick start depends on it.
                 with suppress(Refused, OSError):
                     kept = cache_folder("kafka", VERSION) / f"java-{find_java().version}.jsa"
-                    beside = kept.with_suffix(f".{os.getpid()}")
-                    shutil.move(written, beside)
-                    beside.replace(kept)
+                    temporary = kept.with_suffix(f".{os.getpid()}")
+                    shutil.move(written, temporary)
+                    temporary.replace(kept)
         (folder / "broker.json").unlink(missing_ok=True)
         return process is not None
 

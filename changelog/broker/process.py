@@ -73,6 +73,6 @@ def free_port(host: str) -> int:
 
 
 def write_whole(path: Path, text: str) -> None:
-    beside = path.with_suffix(".new")
-    beside.write_text(text, "utf-8")
-    beside.replace(path)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(path)

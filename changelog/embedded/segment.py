@@ -193,15 +193,16 @@ def unpack(standing: SegmentInfo, data: bytes) -> RecordBlock:
         for start, size, each in zip(starts, part_sizes, sizes, strict=False)
     ]
     return RecordBlock(
-        *standing[:2],
-        places + standing.first,
-        times,
-        standing.next,
-        messages[0],
-        messages[1],
-        sizes[0] < 0,
-        sizes[1] < 0,
-        messages[2] if flags & HEADERS else None,
+        topic=standing.topic,
+        partition=standing.partition,
+        offsets=places + standing.first,
+        times=times,
+        next=standing.next,
+        keys=messages[0],
+        values=messages[1],
+        keyless=sizes[0] < 0,
+        null=sizes[1] < 0,
+        header_bytes=messages[2] if flags & HEADERS else None,
     )
 
 

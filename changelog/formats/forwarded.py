@@ -42,7 +42,7 @@ _SINCE = struct.Struct("<q")
 Heads: TypeAlias = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkMarker:
     """How far a source partition is."""
 
@@ -75,7 +75,7 @@ def pack_mark(mark: WatermarkMarker) -> bytes:
 
 
 def heads_of(values: Messages) -> Heads:
-    """The head of each value; format 0 where it is too short. A newer format is refused: it is no dead letter."""
+    """The head of each value; format 0 where it is too short. A newer format is refused; it is not a dead letter."""
     heads = np.zeros(len(values), HEAD)
     whole = np.flatnonzero(values.ends - values.starts >= HEAD_BYTES)
     if len(whole):
@@ -94,7 +94,15 @@ def marks_of(heads: Heads, values: Messages) -> list[WatermarkMarker]:
         head, rest = heads[row], values[row][HEAD_BYTES:]
         (since,) = _SINCE.unpack(rest[: _SINCE.size]) if len(rest) >= _SINCE.size else (0,)
         idle = bool(int(head["flags"]) & IDLE)
-        found.append(WatermarkMarker(int(head["partition"]), int(head["offset"]), int(head["time"]), idle, int(since)))
+        found.append(
+            WatermarkMarker(
+                partition=int(head["partition"]),
+                next=int(head["offset"]),
+                max_event_time=int(head["time"]),
+                idle=idle,
+                since=int(since),
+            )
+        )
     return found
 
 

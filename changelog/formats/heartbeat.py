@@ -55,7 +55,7 @@ class RestoreReport:
 
 
 @stored("stage partition life watermark blocked_by inputs restore state_bytes waiting")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskReport:
     """One task. `blocked_by` is the input partition that event time waits for; `waiting` events wait for event time."""
 
@@ -73,7 +73,7 @@ class TaskReport:
 @stored(
     "id matches suppressed dropped_partials dropped_events dropped_matches no_key seconds live_partials muted throttled"
 )
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RuleReport:
     """What a rule did in a container, of all its tasks; never less than before. Live partials are of now."""
 
@@ -91,7 +91,7 @@ class RuleReport:
 
 
 @stored("rule version number status kept_back")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ActiveRule:
     """A rule at work: live, shadow, cold (too little history yet) or draining. `kept_back`: alerts lost to a storm."""
 

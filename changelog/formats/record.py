@@ -72,7 +72,7 @@ class EmittedWatermark(NamedTuple):
 
 
 @stored("topic topic_id next replay_from max_event_time advances idle parts activations unknown placing")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputPosition:
     """Where a task stands in one input partition.
 
@@ -116,7 +116,7 @@ class RepartitionCut:
     "watermark inputs streams rules journal forwards ruleset_change changelog service journal_id rewinding"
     " repartitioned"
 )
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """What a task's state stands for: input up to here, event time, rules, and journal entries written so far.
 
@@ -140,7 +140,7 @@ class Position:
 
 
 @stored("topic topic_id partition partitions next time_ms")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangelogCheckpoint:
     """Which changelog a store follows. `next` is the offset after the last record that is in it."""
 

@@ -76,7 +76,12 @@ class StagedManifest:
         if self.topic is None or self.topic_id is None or self.partitions is None or self.offset is None:
             return None
         return ChangelogCheckpoint(
-            self.topic, self.topic_id, self.partition, self.partitions, self.offset, self.time_ms or 0
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            partitions=self.partitions,
+            next=self.offset,
+            time_ms=self.time_ms or 0,
         )
 
 
@@ -154,7 +159,7 @@ def _unusable(place: Path, reason: str) -> Refused:
     return Refused(
         "staging-unusable",
         f"what is staged in {place} cannot be taken: {reason}",
-        "Stage it anew: `samovar restore CONFIG --engine spark --staging PATH`.",
+        "Stage it again: `samovar restore CONFIG --engine spark --staging PATH`.",
     )
 
 

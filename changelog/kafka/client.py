@@ -92,8 +92,8 @@ class _Trouble(ctypes.Structure):
 def client() -> Any:
     """librdkafka, the same copy of it that confluent-kafka uses."""
     package = Path(confluent_kafka.__file__).parent
-    beside = [*package.parent.glob("confluent_kafka.libs/librdkafka*"), *package.glob(".dylibs/librdkafka*")]
-    path = str(beside[0]) if beside else ctypes.util.find_library("rdkafka")
+    bundled = [*package.parent.glob("confluent_kafka.libs/librdkafka*"), *package.glob(".dylibs/librdkafka*")]
+    path = str(bundled[0]) if bundled else ctypes.util.find_library("rdkafka")
     try:
         library = typed(ctypes.CDLL(path), SIGNATURES) if path else None
     except (OSError, AttributeError) as error:
@@ -228,16 +228,16 @@ def _columns(room: Any, count: int) -> tuple[list[RecordBlock], list[ConsumeErro
         rows = group.count
         offsets = array_at(group.offsets, rows, INT64, owner)
         block = RecordBlock(
-            group.topic.decode(),
-            group.partition,
-            offsets,
-            array_at(group.times, rows, INT64, owner),
-            int(offsets[-1]) + 1,
-            messages_at(group.keys, group.key_data, rows, owner),
-            messages_at(group.values, group.value_data, rows, owner),
-            array_at(group.keyless, rows, BOOL, owner),
-            array_at(group.null, rows, BOOL, owner),
-            messages_at(group.heads, group.head_data, rows, owner) if group.heads else None,
+            topic=group.topic.decode(),
+            partition=group.partition,
+            offsets=offsets,
+            times=array_at(group.times, rows, INT64, owner),
+            next=int(offsets[-1]) + 1,
+            keys=messages_at(group.keys, group.key_data, rows, owner),
+            values=messages_at(group.values, group.value_data, rows, owner),
+            keyless=array_at(group.keyless, rows, BOOL, owner),
+            null=array_at(group.null, rows, BOOL, owner),
+            header_bytes=messages_at(group.heads, group.head_data, rows, owner) if group.heads else None,
         )
         records.append(block)
     for place in range(library.samovar_gathered_troubles(owner.handle)):

@@ -16,7 +16,7 @@ Conf: TypeAlias = dict[str, Any]
 OnError: TypeAlias = Callable[[KafkaError], None]
 
 SESSION_MS = 6_000
-HEARTBEAT_MS = 1_000  # so soon a member learns that the group is being shared anew
+HEARTBEAT_MS = 1_000  # how soon a member learns that the group rebalances
 TRANSACTION_MS = 10_000
 LAG_S = 10.0  # until every broker must know a topic that one of them knows
 LOGGER = logging.getLogger("samovar.kafka")

@@ -272,7 +272,14 @@ class Restore:
             self.changelog.refuse_others(unpack_position(first[1]))
         self._time_ms = self._time_ms if part.time_ms is None else part.time_ms
         topic, at = self.changelog.topic, self.changelog.at
-        checkpoint = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, part.next, self._time_ms)
+        checkpoint = ChangelogCheckpoint(
+            topic=at.topic,
+            topic_id=topic.id,
+            partition=at.partition,
+            partitions=topic.partitions,
+            next=part.next,
+            time_ms=self._time_ms,
+        )
         follows = (CHECKPOINT, pack_checkpoint(checkpoint))  # its key is before those of all rows logged
         # A small state is kept in memory and has no index; a large one gets it here, where it costs least.
         is_large = len(part.rows) > self._tunables.whole_states or part.next < self.end

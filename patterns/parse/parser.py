@@ -58,10 +58,14 @@ def read_match(text: str, locate: Locate, report: Report, constants: Constants) 
         report.error("missing-match", "the match is empty", locate(0, len(text)), expected=expected)
         return None
     pieces = cut_match(text, locate, report)
-    return None if pieces is None else _Reader(text, locate, report, constants, pieces).read()
+    return (
+        None
+        if pieces is None
+        else _Reader(text=text, locate=locate, report=report, constants=constants, pieces=pieces).read()
+    )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Reader:
     """Parses the pieces of one match, each by itself."""
 
@@ -118,7 +122,7 @@ class _Reader:
         return Bracket(type=event_type, condition=builder.expression(condition), name=None, by=None, span=span)
 
     def _step(self, piece: TextPiece, brackets: dict[int, Bracket]) -> StepText:
-        """A step; one that does not parse keeps its name, so that reading it is no second error."""
+        """A step; one that does not parse keeps its name, so that reading it does not cause a second error."""
         builder = self._builder(piece.start)
         node = _parse(self.pieces.blanked[piece.start : piece.end], "step", builder) if piece.sound else None
         if node is not None:

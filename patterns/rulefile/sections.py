@@ -272,7 +272,7 @@ def _unknown(name: str, span: Span) -> Expr:
 
 
 def _let_place(name: str) -> ExpressionContext:
-    return ExpressionContext(("any",), "a `let`", history=True, lets=(name,))
+    return ExpressionContext(types=("any",), what="a `let`", history=True, lets=(name,))
 
 
 def _split_message(fragment: Fragment, report: Report) -> Iterator[str | Fragment]:

@@ -59,8 +59,14 @@ def _sequence(match: MatchText, context: CheckerContext) -> ResolvedMatch:
     keys = Keys(match, context)
     steps = tuple(_step(index, named, keys, context) for index in range(len(named)))
     last = next((step for step in reversed(named) if step.kind is not tree.StepKind.ABSENT), named[-1])
-    everything = _readable_at(len(named), named)
-    result = ExpressionContext(_types(last.brackets), "`having`, `emit` and `message`", *everything, aggregates="steps")
+    readable, unreadable = _readable_at(len(named), named)
+    result = ExpressionContext(
+        types=_types(last.brackets),
+        what="`having`, `emit` and `message`",
+        readable=readable,
+        unreadable=unreadable,
+        aggregates="steps",
+    )
     having = _having(match, result, context)
     options = match.head.options
     form = tree.SequenceForm(
@@ -93,7 +99,9 @@ def _step(index: int, named: list[tree.Step], keys: Keys, context: CheckerContex
     what, absent = "the condition of a bracket", step.kind is tree.StepKind.ABSENT
     brackets = []
     for raw in step.brackets:
-        place = ExpressionContext((raw.type,), what, readable, unreadable, "steps", history=True)
+        place = ExpressionContext(
+            types=(raw.type,), what=what, readable=readable, unreadable=unreadable, aggregates="steps", history=True
+        )
         bracket = _bracket(raw, place, keys.of(raw, not absent), context)
         brackets.append(replace(bracket, name=None) if absent else bracket)
     return replace(step, brackets=tuple(brackets), name=None if absent else step.name)
@@ -141,7 +149,9 @@ def _until(match: MatchText, keys: Keys, named: list[tree.Step], context: Checke
         context.report.error("misplaced-name", "`until` has no name", match.until_marks["as"])
     names = [name for step in named for name, _ in step.readings]
     reasons = dict.fromkeys(names, "`until` stands apart from the steps")
-    place = ExpressionContext((match.until.type,), "`until`", {}, reasons, None, history=True)
+    place = ExpressionContext(
+        types=(match.until.type,), what="`until`", readable={}, unreadable=reasons, aggregates=None, history=True
+    )
     return replace(_bracket(match.until, place, keys.of(match.until, False), context), name=None)
 
 
@@ -160,10 +170,19 @@ def _other(match: MatchText, context: CheckerContext) -> ResolvedMatch:
     names = dict.fromkeys(seen, "a bracket's condition reads only its own event")
     resolved = []
     for bracket in raw:
-        place = ExpressionContext((bracket.type,), "the condition of a bracket", {}, names, None, history=True)
+        place = ExpressionContext(
+            types=(bracket.type,),
+            what="the condition of a bracket",
+            readable={},
+            unreadable=names,
+            aggregates=None,
+            history=True,
+        )
         resolved.append(_bracket(bracket, place, keys.of(bracket, True), context))
     readable = {item.name: ReadableStep((item.type,), True) for item in raw if item.name is not None}
-    result = ExpressionContext(_types(raw), "`having`, `emit` and `message`", readable, {}, "events")
+    result = ExpressionContext(
+        types=_types(raw), what="`having`, `emit` and `message`", readable=readable, unreadable={}, aggregates="events"
+    )
     having, brackets = _having(match, result, context), tuple(resolved)
     times, span, by = match.head.options.times, match.head.span, keys.form_by()
     if match.head.kind == "session":
@@ -279,7 +298,7 @@ class Keys:
         return tree.Key(name, value, key.span)
 
     def _value(self, key: tree.Key, types: tuple[str, ...], quiet: bool = False) -> tuple[tree.Expr, str]:
-        place = ExpressionContext(types, "`by`")
+        place = ExpressionContext(types=types, what="`by`")
         context = (
             self.context
             if not quiet

@@ -188,7 +188,7 @@ def _name(node: tree.Name, place: ExpressionContext, context: CheckerContext) ->
     path, span, optional = node.path.removeprefix("?"), where(node.span, place), node.path.startswith("?")
     head, _, rest = path.partition(".")
     if rest and head in place.readable:
-        inner = ExpressionContext(place.readable[head].types, place.what, at=span, lets=place.lets)
+        inner = ExpressionContext(types=place.readable[head].types, what=place.what, at=span, lets=place.lets)
         is_let = rest in context.lets
         value, kind = _let(rest, inner, span, context) if is_let else _field(rest, inner, span, context, optional)
         return tree.OfStep(head, value, span), kind
@@ -366,7 +366,9 @@ def _history(node: tree.History, place: ExpressionContext, context: CheckerConte
         context.report.error("misplaced-history", message, span, hint=hint)
         return tree.Literal(None, span), HISTORY[node.function] or ANY
     reasons = dict.fromkeys([*place.readable, *place.unreadable], f"`{node.function}` reads fields of the event")
-    inner = ExpressionContext(place.types, f"`{node.function}`", unreadable=reasons, at=place.at, lets=place.lets)
+    inner = ExpressionContext(
+        types=place.types, what=f"`{node.function}`", unreadable=reasons, at=place.at, lets=place.lets
+    )
     value, kind = resolve(node.value, inner, context) if node.value is not None else (None, NUMBER)
     condition = None
     if node.where is not None:
@@ -410,7 +412,7 @@ def _aggregate(name: str, node: tree.Call, place: ExpressionContext, span: tree.
         return failed
     types = place.readable[target].types if target else place.types
     others = {each: "an aggregate reads one step" for each in place.readable if each != target}
-    inner = ExpressionContext(types, place.what, at=place.at, lets=place.lets, unreadable=others)
+    inner = ExpressionContext(types=types, what=place.what, at=place.at, lets=place.lets, unreadable=others)
 
     def without_step(part: tree.Expr) -> tree.Expr | None:
         """`probe.amount` as `amount`: inside the aggregate the event at hand is the step's."""

@@ -30,7 +30,7 @@ class ReadableStep:
     repeated: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExpressionContext:
     """Where an expression stands.
 

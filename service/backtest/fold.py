@@ -120,8 +120,17 @@ def plan_over(settings: ServiceFile, streams: Iterable[str], rules: Sequence[Rul
     inputs = tuple(input_of(name, settings.streams[name], placed_in) for name in streams)
     changelog, journal = settings.changelog.topic, settings.journal.topic
     topics = OutputTopics(alerts="", late="", dead_letters="", changelog=changelog, journal=journal)
-    limits = settings.max_partials, settings.max_events, settings.max_matches, settings.tunables
-    return Plan(settings.service, inputs, compile_rules(rules), (), topics, *limits)
+    return Plan(
+        service=settings.service,
+        inputs=inputs,
+        program=compile_rules(rules),
+        rules=(),
+        topics=topics,
+        max_partials=settings.max_partials,
+        max_events=settings.max_events,
+        max_matches=settings.max_matches,
+        tunables=settings.tunables,
+    )
 
 
 def run_fold(

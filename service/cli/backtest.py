@@ -49,11 +49,11 @@ def rules_backtest(
     rules: Annotated[list[str], typer.Argument(metavar="RULE...", show_default=False)],
     config: Config,
     *,
-    start: Annotated[str | None, typer.Option("--from", metavar="T", help="Otherwise as far back as there is.")] = None,
-    stop: Annotated[str | None, typer.Option("--to", metavar="T", help="Otherwise all that there is.")] = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="By default the oldest events.")] = None,
+    stop: Annotated[str | None, typer.Option("--to", metavar="T", help="By default the newest events.")] = None,
     engine: Engine = "local",
     master: Master = None,
-    examples: Annotated[int, typer.Option(min=0, max=100, metavar="N", help="So many of each kind and rule.")] = 3,
+    examples: Annotated[int, typer.Option(min=0, max=100, metavar="N", help="Examples per kind and rule.")] = 3,
     overlap_any: Annotated[
         bool, typer.Option("--overlap-any/--no-overlap-any", help="Also try sequences with overlap=any.")
     ] = True,

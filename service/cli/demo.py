@@ -21,7 +21,7 @@ from samovar.service.offline.traffic import TrafficRequest, TrafficRun
 from samovar.service.runtime.processes import nothing_begun, stopping
 from samovar.service.topology.logs import opened
 
-For = Annotated[str | None, typer.Option("--for", metavar="D", help="End after so long.")]
+For = Annotated[str | None, typer.Option("--for", metavar="D", help="End after this long.")]
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -29,7 +29,7 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command()
 def demo(
     *,
-    kafka: Annotated[bool, typer.Option("--kafka", help="On a local broker, started where none runs.")] = False,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Use a local broker; start one if none runs.")] = False,
     kafka_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where that broker's data is.")] = Path(
         ".samovar/kafka"
     ),
@@ -67,7 +67,7 @@ def traffic(
     config: Config,
     *,
     rate: Annotated[float, typer.Option(min=0.1, max=40_000, metavar="N", help="Events per second.")] = 20.0,
-    backfill: Annotated[str, typer.Option(metavar="D", help="The first start begins so long ago.")] = "75m",
+    backfill: Annotated[str, typer.Option(metavar="D", help="How far in the past the first start begins.")] = "75m",
     backfill_rate: Annotated[
         float, typer.Option(min=0.1, max=40_000, metavar="N", help="Events per second until now, at most --rate.")
     ] = 20.0,

@@ -103,8 +103,8 @@ def dlq_show(
     *,
     reason: Reasons = None,
     start: Annotated[str, typer.Option("--from", metavar="FROM", help="Where to begin.")] = "begin",
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most so many; all are counted.")] = 50,
-    pii: Annotated[bool, typer.Option("--pii", help="Also letters of streams with fields marked `pii`.")] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most this many; all are counted.")] = 50,
+    pii: Annotated[bool, typer.Option("--pii", help="Also dead letters of streams with fields marked `pii`.")] = False,
     json: Json = False,
 ) -> None:
     """Show dead letters: why each is one, where it came from, its key and bytes; and how many there are.
@@ -142,7 +142,7 @@ def dlq_redrive(
     reason: Reasons = None,
     offset: Annotated[
         list[str] | None,
-        typer.Option("--offset", metavar="P/O", help="Only this letter, as `dlq show` names it; may be repeated."),
+        typer.Option("--offset", metavar="P/O", help="Only this dead letter, as `dlq show` names it; may be repeated."),
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="STREAM", help="Into this stream, and not where it came from.")
@@ -169,7 +169,7 @@ def dlq_redrive(
             count = len(plan.places)
             done = redrive(settings, log, member, plan, to, lambda each: progress.reading(each, each / count))
             progress.clear()
-            print(f"{done:,} letter{'s' * (done != 1)} redriven", file=screen)
+            print(f"{done:,} dead letter{'s' * (done != 1)} redriven", file=screen)
     if json:
         print(jsonlib.dumps({"plan": plan.data(), "dry_run": dry_run, "redriven": done}))
 
@@ -177,7 +177,9 @@ def dlq_redrive(
 def _place(text: str) -> DeadLetterPlace:
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal()):
-        raise typer.BadParameter(f"`{text}` is not a letter: write PARTITION/OFFSET, as 3/17", param_hint="--offset")
+        raise typer.BadParameter(
+            f"`{text}` is not a dead letter: write PARTITION/OFFSET, as 3/17", param_hint="--offset"
+        )
     return DeadLetterPlace(int(partition), int(offset))
 
 
@@ -225,7 +227,7 @@ def repartition(
     config: Config,
     *,
     partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many the service is to have.", show_default=False)
+        int | None, typer.Option(min=1, metavar="N", help="New number of partitions.", show_default=False)
     ] = None,
     abort: Annotated[bool, typer.Option("--abort", help="Give up one that was begun, before its switch.")] = False,
     wait: Annotated[

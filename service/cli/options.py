@@ -30,7 +30,7 @@ Engine: TypeAlias = Annotated[
     str, typer.Option("--engine", metavar="local|spark", help="This process, or Spark with all cores or a cluster.")
 ]
 Master: TypeAlias = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Of Spark; local[*] where nothing is said.")
+    str | None, typer.Option("--master", metavar="URL", help="Spark's master; local[*] by default.")
 ]
 
 

@@ -40,7 +40,7 @@ UNCONFIRMED = 1
 
 Planner: TypeAlias = Callable[[ServiceFile, Log], ChangePlan]
 RuleName = Annotated[str, typer.Argument(metavar="RULE", show_default=False)]
-Author = Annotated[str | None, typer.Option(metavar="WHO", help="Who changes it; you, if nothing is said.")]
+Author = Annotated[str | None, typer.Option(metavar="WHO", help="Author of the change; by default your user.")]
 Note = Annotated[str, typer.Option(metavar="TEXT", help="Why.", show_default=False)]
 Drain = Annotated[bool, typer.Option("--drain", help="Matches that have begun go on under the old version.")]
 WarmFrom = Annotated[
@@ -188,7 +188,7 @@ def _enable(
     shadow: Annotated[bool, typer.Option("--shadow", help="It is counted, and raises no alert.")] = False,
     warm_from: WarmFrom = None,
 ) -> Planner:
-    """Let a rule run again that was disabled, or alert that was in shadow; with --shadow it is only counted."""
+    """Let a disabled rule run again, or a shadowed one alert; with --shadow it is only counted."""
     warm_ms = None if warm_from is None else instant_or_epoch("--warm-from", warm_from)
     return lambda settings, log: plan_enable(settings, log, name, shadow=shadow, warm_from_ms=warm_ms)
 

@@ -44,7 +44,7 @@ def restore(
     stage: Stage = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="changelog|snapshot|source", help="Otherwise a snapshot where one is valid."),
+        typer.Option("--from", metavar="changelog|snapshot|source", help="By default a snapshot, where one is valid."),
     ] = None,
     to_offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="As it was at this offset.")] = None,
     to_time: Annotated[str | None, typer.Option(metavar="T", help="As it was at this time.")] = None,

@@ -27,7 +27,7 @@ def run(
     config: Config,
     *,
     containers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="So many processes share the partitions; by default 1.")
+        int | None, typer.Option(min=1, metavar="N", help="Processes that share the partitions; by default 1.")
     ] = None,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End when all that is in the streams has been processed.")
@@ -46,13 +46,13 @@ def run(
         bool | None, typer.Option("--leave", help="When it is stopped, hand its partitions to the others at once.")
     ] = None,
     log: Annotated[
-        str | None, typer.Option("--log", metavar="text|json", help="How it tells what it does; by default text.")
+        str | None, typer.Option("--log", metavar="text|json", help="Format of the log; by default text.")
     ] = None,
     http: Annotated[
         str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the HTTP API and the pages here, next to it.")
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option(metavar="URL", help="With --http: what other nodes reach this one by.")
+        str | None, typer.Option(metavar="URL", help="With --http: URL of this node for others.")
     ] = None,
     answers_at: Annotated[str | None, typer.Option(metavar="URL", hidden=True)] = None,
     ends_with_parent: Annotated[bool, typer.Option(ENDS_WITH_PARENT, hidden=True)] = False,

@@ -33,7 +33,7 @@ def serve(
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to bind.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0: any that is free.")] = 8080,
     advertise: Annotated[
-        str | None, typer.Option(metavar="URL", help="What other nodes reach this one by; without it, the address.")
+        str | None, typer.Option(metavar="URL", help="URL of this node for others; by default its address.")
     ] = None,
     ends_with_parent: Annotated[bool, typer.Option(ENDS_WITH_PARENT, hidden=True)] = False,
     set_: SetFlags = None,

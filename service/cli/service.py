@@ -74,7 +74,7 @@ def read(
     stop: Annotated[str | None, typer.Option("--to", metavar="TO", help="Where to end.", show_default=False)] = None,
     partition: Annotated[int | None, typer.Option(min=0, metavar="P", help="Only this partition.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as records come, until stopped.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many records.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many records.")] = None,
     json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
 ) -> None:
     """Show the records of a topic: partition/offset, time, key, value, headers.

@@ -81,7 +81,7 @@ def state_scan(
     rule: Rule = None,
     partition: Partitions = None,
     stage: Stage = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many keys.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many keys.")] = 100,
     store: Folder = None,
     json: Json = False,
 ) -> None:
@@ -133,7 +133,7 @@ def state_diff(
     folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
     other: Annotated[Path | None, typer.Argument(metavar="[DIR2]", show_default=False)] = None,
     *,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most so many keys.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most this many keys.")] = 100,
     json: Json = False,
 ) -> None:
     """List the keys whose state differs: between the live store and DIR, or between two folders.

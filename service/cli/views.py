@@ -213,7 +213,7 @@ def _build(
 
 
 def _round(build: Any, *given: Any, goes_on: bool) -> Iterator[ViewBuild | Refused]:
-    """One time through the views. Where it goes on, what keeps all of them from being made is told, and tried again."""
+    """Refreshes the views once. With `--every` an error is reported, and the next round tries again."""
     try:
         yield from build(*given)
     except (Refused, LogUnavailable) as error:
@@ -233,7 +233,7 @@ def _build_text(made: ViewBuild) -> str:
     manifest = made.manifest
     if manifest is None:
         return f"{made.view.name}: nothing new{notes}"
-    how = "" if manifest.kind == "full" else f", {len(manifest.written)} partitions made anew"
+    how = "" if manifest.kind == "full" else f", {len(manifest.written)} partitions rewritten"
     return f"{made.view.name}: version {manifest.version}, {manifest.rows:,} rows{how}, {made.seconds:.1f} s{notes}"
 
 
@@ -289,7 +289,7 @@ def views_get(
 
     KEY is a value for each column of the view's key, in their order. Exit codes: 0 fine, 2 wrong usage or refused.
     """
-    with service_log(config) as (settings, log), closing(ViewServer(settings, log)) as served:
+    with service_log(config) as (settings, log), closing(ViewServer(settings=settings, log=log)) as served:
         found = served.get(name, key)
         record_reading(log, settings, "views get", {"view": name})
     if json:

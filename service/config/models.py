@@ -401,7 +401,7 @@ class SnapshotSettings(Model):
 
 
 class StormLimit(Model):
-    """How many alerts a rule may raise in a partition, in a time of the events."""
+    """How many alerts a rule may raise in a partition, in a span of event time."""
 
     alerts: values.Count
     per_ms: values.DurationMs = Field(60 * S, alias="per")

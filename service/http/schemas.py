@@ -815,7 +815,7 @@ class AuditEntry(BaseModel):
 
 
 class Me(BaseModel):
-    """Whoever asks without a token that is known has no role, and is not told of the service."""
+    """A request without a known token has no role, and sees nothing of the service."""
 
     access: Literal["open", "tokens"]
     name: str | None

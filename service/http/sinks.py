@@ -236,7 +236,13 @@ class Sink:
         self._done.clear()
         member = self._log.join(
             GroupConfig(
-                self._group, self._slot, [self._topic], Delivery.AT_LEAST_ONCE, self._owned.update, revoked, revoked
+                group=self._group,
+                slot=self._slot,
+                topics=[self._topic],
+                delivery=Delivery.AT_LEAST_ONCE,
+                on_assigned=self._owned.update,
+                on_revoked=revoked,
+                on_lost=revoked,
             )
         )
         try:

@@ -71,7 +71,7 @@ class AppState(QueryContext):
     def __init__(
         self, settings: ServiceFile, log: Log, place: HttpAddress, *, watch_every_s: float = 2.0, slot: int = 0
     ) -> None:
-        # Beside the state, a file per port: no two processes of a machine share one.
+        # Next to the state, a file per port: no two processes of a machine share one.
         index = settings.state.parent / "http" / f"alerts-{place.port}.db"
         if place.port == 0:
             index = Path(tempfile.mkdtemp(prefix="samovar-alerts-")) / "alerts.db"
@@ -88,7 +88,7 @@ class AppState(QueryContext):
         self.sessions = Sessions(settings, log, self.tokens)
         self.trail = AuditWriter(settings, log)
         self.peers = Peers(settings.http.tls)
-        self.served_views = ViewServer(settings, log)
+        self.served_views = ViewServer(settings=settings, log=log)
         self._no_secret = secrets.token_bytes(32)  # until the topic's own is read
         self.redriving = threading.Lock()
         self.live_texts: OrderedDict[tuple[str, bool], str] = OrderedDict()  # made once for all who listen

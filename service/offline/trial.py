@@ -63,7 +63,7 @@ def plan_of_rules(
     published = tuple(
         PublishedRule(id=each.rule.id, version=each.version, text=each.rule.text) for each in program.rules
     )
-    return Plan(NAME, _inputs(streams), program, published, TOPICS)
+    return Plan(service=NAME, inputs=_inputs(streams), program=program, rules=published, topics=TOPICS)
 
 
 def plan_of_task(
@@ -86,7 +86,9 @@ def plan_of_task(
         params=params,
         alone=True,
     )
-    return Plan(NAME, _inputs(streams), compile_rules([]), (), TOPICS, stage=NAME, task=spec)
+    return Plan(
+        service=NAME, inputs=_inputs(streams), program=compile_rules([]), rules=(), topics=TOPICS, stage=NAME, task=spec
+    )
 
 
 def plan_of_service(config: str | Path, task: str | None) -> Plan:

@@ -269,7 +269,7 @@ def planned_rules(settings: ServiceFile, log: Log) -> list[ActiveRule]:
     found = []
     for rule in sorted((rule for plan in plans for rule in plan.rules), key=lambda each: each.id):
         status = "quarantined" if rule.quarantined is not None else "shadow" if rule.shadow else "live"
-        found.append(ActiveRule(rule.id, rule.version, rule.number, status))
+        found.append(ActiveRule(rule=rule.id, version=rule.version, number=rule.number, status=status))
     return found
 
 

@@ -38,7 +38,7 @@ KNOWN = 5_000  # events that are remembered: a place in the log never holds anot
 FRESH_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEvent:
     """A record of a stream. `time` is None, and `event` no object, where it is not an event."""
 
@@ -199,7 +199,17 @@ class Events:
         except (RefusedError, ValueError, OverflowError):
             time_ms = None
         type = name if stream.type is None else value_at(data, stream.type)
-        return StreamEvent(*place, logged, key, value, time_ms, type if isinstance(type, str) else "?", data)
+        return StreamEvent(
+            stream=name,
+            partition=place[1],
+            offset=place[2],
+            logged=logged,
+            key=key,
+            value=value,
+            time=time_ms,
+            type=type if isinstance(type, str) else "?",
+            event=data,
+        )
 
 
 def _until(reader: Reader, ranges: Mapping[TopicPartition, tuple[int, int]], deadline: float) -> Iterator[Records]:

@@ -61,7 +61,7 @@ Scratch: TypeAlias = Callable[[], TaskStore]  # an empty store to replay into
 Differing: TypeAlias = tuple[str, tuple[Scalar, ...]]  # rule and key
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StateDifference:
     """The first thing that two sides do not agree on, and in how many rows they do not."""
 
@@ -239,14 +239,15 @@ def _first_difference(
     else:
         values = (left.get(row), right.get(row))
         one, other = (["nothing"] if each is None else [each.decode("utf-8", "replace")] for each in values)
-        return StateDifference(sides, "position", (), (one, other), len(differing))
+        return StateDifference(sides=sides, rule="position", key=(), held=(one, other), rows=len(differing))
     keys: dict[Differing, None] = {}
     for each in differing:
         if len(keys) >= listed:
             break
         if each[:1] == row[:1]:
             keys[_name_of(plan, each)] = None
-    return StateDifference(sides, *_name_of(plan, row), held, len(differing), tuple(keys))
+    rule, key = _name_of(plan, row)
+    return StateDifference(sides=sides, rule=rule, key=key, held=held, rows=len(differing), keys=tuple(keys))
 
 
 def _held_lines(plan: Plan, store: Readable, key: bytes) -> list[str]:
@@ -308,7 +309,7 @@ def _compare_source(
     verdict.digests["source"] = digest_of(rebuilt.plan, folded)
     if rebuilt.position.watermark != position.watermark:
         held = ([watermark_text(position.watermark)], [watermark_text(rebuilt.position.watermark)])
-        verdict.differences.append(StateDifference(sides, "event time", (), held, 1))
+        verdict.differences.append(StateDifference(sides=sides, rule="event time", key=(), held=held, rows=1))
     if verdict.digests["source"] == verdict.digests[side]:
         return
     if plan.task is None:

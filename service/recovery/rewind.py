@@ -259,7 +259,14 @@ def _write_back(
     after = repaired_offsets(site.log, service, told, partition, site.shared_topics())
     end = write_back(repair, plan.topics, partition, changes, position_of(image), rewound, (before, after))
     topic, at = changelog.topic, changelog.at
-    checkpoint = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, int(time.time() * 1000))
+    checkpoint = ChangelogCheckpoint(
+        topic=at.topic,
+        topic_id=topic.id,
+        partition=at.partition,
+        partitions=topic.partitions,
+        next=end,
+        time_ms=int(time.time() * 1000),
+    )
     stale: list[Change] = [(row, None) for row, _ in store.range(SKIP, SKIP_END)]
     store.write([*stale, *skips, (CHECKPOINT, pack_checkpoint(checkpoint))])
     return len(changes)

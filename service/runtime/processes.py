@@ -64,8 +64,8 @@ def run_processes(
 
     children = Children(command_of)
     with stopping(children.stop, partial(children.stop, LEAVE)):
-        beside = [slot for slot, own in ((SERVE, serve), (ARCHIVE, archive)) if own is not None]
-        return children.run(range(first, first + containers), beside)
+        extra = [slot for slot, own in ((SERVE, serve), (ARCHIVE, archive)) if own is not None]
+        return children.run(range(first, first + containers), extra)
 
 
 def port_after(address: str, count: int) -> str:
@@ -86,9 +86,9 @@ class Children:
         self._stopping = False
         self._restarts: list[float] = []
 
-    def run(self, slots: Iterable[int], beside: Iterable[int] = ()) -> int:
+    def run(self, slots: Iterable[int], extra: Iterable[int] = ()) -> int:
         """Start them all, and wait for the containers; what runs next to them is ended then."""
-        others = set(beside)
+        others = set(extra)
         for slot in [*slots, *others]:
             if not self._stopping:
                 self._start(slot)

@@ -189,5 +189,5 @@ def _unfit(folder: Path, reason: str) -> Refused:
     return Refused(
         "staging-unfit",
         f"what is staged in {folder} is not for this service as it is now: {reason}",
-        "Stage it anew: `samovar restore CONFIG --engine spark --staging PATH`.",
+        "Stage it again: `samovar restore CONFIG --engine spark --staging PATH`.",
     )

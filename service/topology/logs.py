@@ -43,7 +43,17 @@ def sole_member(log: Log, group: str, topic: str, *, leaves: bool = False) -> It
     """
     owned: set[TopicPartition] = set()
     went: Callable[..., None] = owned.difference_update
-    member = log.join(GroupConfig(group, 0, [topic], Delivery.EXACTLY_ONCE, owned.update, went, went))
+    member = log.join(
+        GroupConfig(
+            group=group,
+            slot=0,
+            topics=[topic],
+            delivery=Delivery.EXACTLY_ONCE,
+            on_assigned=owned.update,
+            on_revoked=went,
+            on_lost=went,
+        )
+    )
     try:
         # Until the group is joined: a client that leaves while it still joins may wait for its own answer.
         deadline = time.monotonic() + JOIN_S

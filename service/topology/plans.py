@@ -134,15 +134,15 @@ def _rule_plan(
         limits = {EVERY: settings.storm, **settings.storm.rules}
         storm = {rule: (limit.alerts, limit.per_ms) for rule, limit in limits.items()}
     plan = Plan(
-        settings.service,
-        inputs,
-        program,
-        tuple(texts),
-        topics,
-        settings.max_partials,
-        settings.max_events,
-        settings.max_matches,
-        settings.tunables,
+        service=settings.service,
+        inputs=inputs,
+        program=program,
+        rules=tuple(texts),
+        topics=topics,
+        max_partials=settings.max_partials,
+        max_events=settings.max_events,
+        max_matches=settings.max_matches,
+        tunables=settings.tunables,
         storm=storm,
     )
     if published is None:

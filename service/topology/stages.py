@@ -119,7 +119,7 @@ def placing_of(rule: Rule, streams: Mapping[str, Stream]) -> int | None:
 
 
 def _at_place(rule: Rule, place: int, streams: Mapping[str, Stream]) -> dict[str, str] | None:
-    """The field of each stream at one place of the key; None where it is no plain field, or not one per stream."""
+    """The field of each stream at one place of the key; None where it is not a plain field, or not one per stream."""
     found: dict[str, str] = {}
     for bracket in keyed_brackets(rule):
         value = (bracket.by or ())[place].value
@@ -137,7 +137,7 @@ def _at_place(rule: Rule, place: int, streams: Mapping[str, Stream]) -> dict[str
 
 
 def streams_of(rule: Rule, streams: Mapping[str, Stream]) -> list[str]:
-    """The streams whose events a rule minds."""
+    """The streams whose events a rule reads."""
     if reads_all(rule):
         return list(streams)
     wanted = {name for bracket in keyed_brackets(rule) for name in sources_of(bracket.type, streams)}

@@ -64,7 +64,7 @@ class Completion:
     reason: str = ""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Tail:
     """The source of truth for what came after one version. Threads may share it."""
 

@@ -58,7 +58,7 @@ class TypedExpression(NamedTuple):
     of: Evaluate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AggregateState:
     """What an aggregate holds of a group's rows: the value of `sql`; of max_by and min_by, also of `order_sql`."""
 
@@ -338,7 +338,7 @@ class _Reader:
         there = [each.sql for each in self.states]
         place = there.index(text) if text in there else len(there)
         if place == len(there):
-            self.states.append(AggregateState(how, text, value, order, order_sql))
+            self.states.append(AggregateState(how=how, sql=text, value=value, order=order, order_sql=order_sql))
         place += len(self.key)
         if order is not None:
             return TypedExpression(kind, lambda at: None if at[place] is None else at[place][1])
@@ -435,7 +435,7 @@ class _Reader:
         found = [self.typed(node) for node in nodes]
         kinds = {each.kind for each in found} - {"null"}
         if kinds == {"decimal"} or (len(kinds) > 1 and not (kinds <= NUMBERS and "double" in kinds)):
-            raise NotLive(f"`{nodes[0].sql('spark')}` and what stands beside it are of different types")
+            raise NotLive(f"`{nodes[0].sql('spark')}` and what it is compared with are of different types")
         if len(kinds) > 1:
             return "double", [_null_or(float, each.of) for each in found]
         return next(iter(kinds), "null"), [each.of for each in found]
@@ -520,7 +520,7 @@ def _literal(node: exp.Literal) -> TypedExpression:
 
 
 def _as_time(one: TypedExpression, other: str, node: exp.Expression) -> TypedExpression:
-    """A text that stands beside a date or a time is one itself."""
+    """A text that is compared with a date or a time is one itself."""
     if not (one.kind == "text" and other in ("date", "time") and isinstance(node, exp.Literal)):
         return one
     try:

@@ -84,7 +84,7 @@ class _Served:
     is_old: bool = False
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ViewServer:
     """The source of truth for which versions are open to be read by key. Threads may share it."""
 
@@ -212,7 +212,7 @@ class ViewServer:
             manifest=manifest,
             codec=codec,
             tables=tables,
-            tail=Tail(self.settings, self.log, manifest, codec),
+            tail=Tail(settings=self.settings, log=self.log, manifest=manifest, codec=codec),
             folder=folder,
             users=1,
         )

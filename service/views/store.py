@@ -62,7 +62,7 @@ class ViewManifest:
     columns: Mapping[str, str]
     partitioning: tuple[str, ...] = ()
     base: int | None = None  # the version whose other partitions an incremental one has kept
-    written: tuple[str, ...] = ()  # partitions that were made anew
+    written: tuple[str, ...] = ()  # partitions that were rewritten
     title: str = ""
     lineage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by column: reads, plain; not known: none
     serving: Mapping[str, Any] = field(default_factory=dict)  # of tables read by key: samovar.service.views.serve_build

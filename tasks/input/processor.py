@@ -21,7 +21,7 @@ from samovar.patterns.engine.order import NO_TIME, OrderedEvents, due_at
 from samovar.state.store import Change, TaskStore
 from samovar.tasks.input.placement import MISPLACED, MOVED, checked_streams
 from samovar.tasks.input.repartition_sink import RepartitionSink
-from samovar.tasks.input.source import DeadRecord, LateEvent, StreamSource
+from samovar.tasks.input.source import DeadRecord, LateEvent, StreamSource, known_time
 from samovar.tasks.model.plan import MAIN, Plan
 from samovar.tasks.model.results import NOTHING_SETTLED, Counts, DeadLetterBuffer, Outcome, SettledRecords
 
@@ -133,11 +133,19 @@ class Processor(ABC):
     def position(self) -> Position:
         source, plan = self.source, self.plan
         ruleset_change = 0 if plan.ruleset_change is None or plan.task is not None else plan.ruleset_change.change
-        watermark = None if source.buffer.low_watermark == NO_TIME else source.buffer.low_watermark
-        head = watermark, source.inputs(), source.streams, plan.versions, source.journaled
-        told = self.sink.emitted() if self.sink.outputs else {}
-        ids = self.changelog_id, plan.service, self.journal_id
-        return Position(*head, told, ruleset_change, *ids, repartitioned=self.repartitioned)
+        return Position(
+            watermark=known_time(source.buffer.low_watermark),
+            inputs=source.inputs(),
+            streams=source.streams,
+            rules=plan.versions,
+            journal=source.journaled,
+            forwards=self.sink.emitted() if self.sink.outputs else {},
+            ruleset_change=ruleset_change,
+            changelog=self.changelog_id,
+            service=plan.service,
+            journal_id=self.journal_id,
+            repartitioned=self.repartitioned,
+        )
 
     def _passed_rows(self) -> list[Change]:
         """Tombstones for the events that waited at a repartition, once none of them waits any more."""

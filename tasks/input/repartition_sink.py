@@ -184,7 +184,13 @@ class RepartitionSink:
                 output.emitted, output.is_active = pending, output.is_active and not pending.idle
                 forward = output.forward
                 assert output.since is not None, forward
-                mark = WatermarkMarker(self.partition, self.source.sources[forward.stream].next, *pending, output.since)
+                mark = WatermarkMarker(
+                    partition=self.partition,
+                    next=self.source.sources[forward.stream].next,
+                    max_event_time=pending.max_event_time,
+                    idle=pending.idle,
+                    since=output.since,
+                )
                 value = pack_mark(mark)
                 marks += [
                     Append(topic=forward.topic, records=[(None, value)], partition=each)

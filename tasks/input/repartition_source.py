@@ -129,9 +129,14 @@ class RepartitionSource(StreamSource):
                     received.activations.popleft()
             first = marks[0] if marks else RepartitionCheckpoint(source.next, self._parts(source))
             source.unknown = needed(source.unknown, first.offset)
-            more = tuple(first.parts.values()), tuple(received.activations) if marks else (), source.unknown
             found[stream] = InputPosition(
-                spec.topic, source.topic_id, source.next, first.offset, None, (), False, *more
+                topic=spec.topic,
+                topic_id=source.topic_id,
+                next=source.next,
+                replay_from=first.offset,
+                parts=tuple(first.parts.values()),
+                activations=tuple(received.activations) if marks else (),
+                unknown=source.unknown,
             )
         return found
 

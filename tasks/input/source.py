@@ -167,16 +167,32 @@ class StreamSource:
                 source.unknown = needed(source.unknown, first.offset)
             if source.placing:
                 source.placing = needed_turns(source.placing, first.offset)
-            max_event_time = None if first.max_event_time == NO_TIME else first.max_event_time
-            head = spec.topic, source.topic_id, source.next, first.offset, max_event_time, advances, source.idle
-            found[stream] = InputPosition(*head, unknown=source.unknown, placing=source.placing)
+            found[stream] = InputPosition(
+                topic=spec.topic,
+                topic_id=source.topic_id,
+                next=source.next,
+                replay_from=first.offset,
+                max_event_time=known_time(first.max_event_time),
+                advances=advances,
+                idle=source.idle,
+                unknown=source.unknown,
+                placing=source.placing,
+            )
         return found
 
     def settled(self, stream: str) -> InputPosition:
         """Where it stands in an input, with nothing that is to be read again."""
         source = self.sources[stream]
-        head = source.spec.topic, source.topic_id, source.next, source.next, known_time(self._max_event_time(source))
-        return InputPosition(*head, idle=source.idle, unknown=source.unknown, placing=source.placing)
+        return InputPosition(
+            topic=source.spec.topic,
+            topic_id=source.topic_id,
+            next=source.next,
+            replay_from=source.next,
+            max_event_time=known_time(self._max_event_time(source)),
+            idle=source.idle,
+            unknown=source.unknown,
+            placing=source.placing,
+        )
 
     def log_times(self, records: Records) -> Int64s:
         """The log's time of each record in its stream."""

@@ -173,7 +173,7 @@ class TaskSpec:
     alone: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """All that the tasks of a stage need to know, apart from their partitions and where their state lies.
 

@@ -10,7 +10,7 @@ from samovar.changelog.log import Append, Headers, Pair, TopicPartition
 from samovar.state.store import Change
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Counts:
     """What a task did since it began. Nothing is skipped without being counted."""
 
@@ -33,7 +33,7 @@ class Counts:
 
 
 def added(left: Counts, right: Counts) -> Counts:
-    return Counts(*(getattr(left, name) + getattr(right, name) for name in Counts.__dataclass_fields__))
+    return Counts(**{name: getattr(left, name) + getattr(right, name) for name in Counts.__dataclass_fields__})
 
 
 @dataclass

@@ -69,15 +69,15 @@ class TaskTestHarness:
         offset = self._ends[stream]
         self._ends[stream] = offset + 1
         record = RecordBlock(
-            spec.topic,
-            PARTITION,
-            np.array([offset], np.int64),
-            np.array([time_ms], np.int64),
-            offset + 1,
-            joined([key or b""]),
-            joined([value or b""]),
-            np.array([key is None]),
-            np.array([value is None]),
+            topic=spec.topic,
+            partition=PARTITION,
+            offsets=np.array([offset], np.int64),
+            times=np.array([time_ms], np.int64),
+            next=offset + 1,
+            keys=joined([key or b""]),
+            values=joined([value or b""]),
+            keyless=np.array([key is None]),
+            null=np.array([value is None]),
         )
         self._input.append((stream, record))
 

@@ -162,7 +162,16 @@ class ChangelogRepair:
         self.owned: set[int] = set()
         topics = sorted({spec.topic for plan in plans for spec in plan.inputs})
         lead = plans[0].topics.journal
-        joining = GroupConfig(group, 0, topics, delivery, self._came, self._went, self._went, lead)
+        joining = GroupConfig(
+            group=group,
+            slot=0,
+            topics=topics,
+            delivery=delivery,
+            on_assigned=self._came,
+            on_revoked=self._went,
+            on_lost=self._went,
+            lead=lead,
+        )
         self._member: Member = log.join(joining)
         self._at_once = log.tunables.append_rows
         deadline = time.monotonic() + JOIN_S

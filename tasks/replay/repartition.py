@@ -284,11 +284,11 @@ def _greatest(times: Sequence[int | None]) -> int | None:
 def _merged_input(stored: Sequence[InputPosition], own: InputPosition | None, next_: int) -> InputPosition:
     time = _greatest([each.max_event_time for each in stored])
     return InputPosition(
-        stored[0].topic,
-        stored[0].topic_id,
-        next_,
-        next_,
-        time,
+        topic=stored[0].topic,
+        topic_id=stored[0].topic_id,
+        next=next_,
+        replay_from=next_,
+        max_event_time=time,
         idle=time is None and all(each.idle for each in stored),
         unknown=() if own is None else tuple(each for each in own.unknown if each.until is None),
         placing=(0,) if len(stored[0].placing) % 2 else (),
@@ -304,7 +304,7 @@ def _forwarded_input(stored: Sequence[InputPosition], stream: str, nexts: Sequen
         SourcePartitionPosition(partition, time, idle, each[stream], each[stream])
         for partition, each in enumerate(nexts)
     ]
-    return InputPosition(stored[0].topic, "", 0, 0, parts=tuple(parts))
+    return InputPosition(topic=stored[0].topic, topic_id="", next=0, replay_from=0, parts=tuple(parts))
 
 
 def _merged_forwards(

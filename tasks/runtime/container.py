@@ -390,9 +390,17 @@ class Container:
 
     def _joined(self) -> Member:
         if self._member is None:
-            place = self.config.group, self.slot, list(self._readers), self.config.delivery
-            listeners = self._assigned, self._drop, self._drop
-            self._member = self.log.join(GroupConfig(*place, *listeners, self.plan.topics.journal))
+            config = GroupConfig(
+                group=self.config.group,
+                slot=self.slot,
+                topics=list(self._readers),
+                delivery=self.config.delivery,
+                on_assigned=self._assigned,
+                on_revoked=self._drop,
+                on_lost=self._drop,
+                lead=self.plan.topics.journal,
+            )
+            self._member = self.log.join(config)
         return self._member
 
     def _commit(self, member: Member, taken: int = 0) -> None:

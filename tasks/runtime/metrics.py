@@ -131,15 +131,16 @@ class MetricsSampler:
                 since_s, before = self._restores.setdefault(place, (now_s, done))
                 per_s = (done - before) / (now_s - since_s) if now_s > since_s and done > before else None
                 report = RestoreReport(done, todo, per_s)
-            return TaskReport(*place, task.state.value, restore=report)
+            return TaskReport(stage=place[0], partition=place[1], life=task.state.value, restore=report)
         self._restores.pop(place, None)
         source = task.processor.source
         return TaskReport(
-            *place,
-            task.state.value,
-            known_time(source.watermark),
-            source.blocked_by(),
-            tuple(
+            stage=place[0],
+            partition=place[1],
+            life=task.state.value,
+            watermark=known_time(source.watermark),
+            blocked_by=source.blocked_by(),
+            inputs=tuple(
                 InputReport(stream=each.spec.stream, topic=each.spec.topic, partition=task.partition, next=each.next)
                 for each in source.sources.values()
             ),
@@ -195,9 +196,22 @@ class RuleTotals:
         found = []
         for rule, totals in sorted(self._totals.items()):
             matches, suppressed, partials, events, dropped, no_key = map(int, totals[:-1])
-            kept = self._kept.get(rule, (0, 0))
-            own = matches, suppressed, partials, events, dropped, no_key, totals[-1], live.get(rule, 0)
-            found.append(RuleReport(rule, *own, *kept))
+            muted, throttled = self._kept.get(rule, (0, 0))
+            found.append(
+                RuleReport(
+                    id=rule,
+                    matches=matches,
+                    suppressed=suppressed,
+                    dropped_partials=partials,
+                    dropped_events=events,
+                    dropped_matches=dropped,
+                    no_key=no_key,
+                    seconds=totals[-1],
+                    live_partials=live.get(rule, 0),
+                    muted=muted,
+                    throttled=throttled,
+                )
+            )
         return tuple(found)
 
 
@@ -215,7 +229,11 @@ def active_rules(running: Iterable[StreamTask]) -> tuple[ActiveRule, ...]:
             place = rule.id, rule.version, status_of(rule, processor.source.watermark)
             storm = 0 if rule.drains else processor.rate_limiter.standing.get(rule.id, 0)
             found[place], numbers[place] = found.get(place, 0) + storm, rule.number
-    return tuple(ActiveRule(*place[:2], numbers[place], place[2], found[place]) for place in sorted(found))
+    return tuple(
+        ActiveRule(rule=rule, version=version, number=numbers[place], status=status, kept_back=found[place])
+        for place in sorted(found)
+        for rule, version, status in [place]
+    )
 
 
 def status_of(rule: PublishedRule, watermark: int) -> str:

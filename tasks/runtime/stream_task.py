@@ -12,7 +12,7 @@ from there, another is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -197,7 +197,15 @@ class StreamTask:
         return None if data is None else record.unpack_position(data)
 
     def _is_usable(self, snapshot: snapshots.Snapshot) -> bool:
-        checkpoint = record.ChangelogCheckpoint(*astuple(snapshot.manifest.changelog))
+        changelog = snapshot.manifest.changelog
+        checkpoint = record.ChangelogCheckpoint(
+            topic=changelog.topic,
+            topic_id=changelog.topic_id,
+            partition=changelog.partition,
+            partitions=changelog.partitions,
+            next=changelog.offset,
+            time_ms=changelog.time_ms,
+        )
         try:
             record.refuse_newer(snapshot.manifest.formats, "its state")
             return next_step(checkpoint, self.changelog, self.clock.wall_ms()) is not None
@@ -485,7 +493,12 @@ class StreamTask:
         """The log has it: now the store, rows and position in one batch (P4)."""
         topic, at = self.changelog.topic, self.changelog.at
         self._following = record.ChangelogCheckpoint(
-            at.topic, topic.id, at.partition, topic.partitions, last_offset + 1, wall_ms
+            topic=at.topic,
+            topic_id=topic.id,
+            partition=at.partition,
+            partitions=topic.partitions,
+            next=last_offset + 1,
+            time_ms=wall_ms,
         )
         hit("write.before")
         self.store.write([*outcome.changes, (record.CHECKPOINT, record.pack_checkpoint(self._following))])
@@ -507,10 +520,24 @@ class StreamTask:
         if checkpoint is None:
             return
         position = self.processor.position()
-        changelog = snapshots.ChangelogPosition(*astuple(checkpoint))
-        inputs = {f"{each.topic}/{self.partition}": each.next for each in position.inputs.values()}
-        stands_for = changelog, inputs, position.watermark, position.journal, record.FORMATS, None, self.clock.wall_ms()
-        self._storage.take_snapshot(snapshots.SnapshotManifest(*stands_for), keep=self.config.snapshot_keep)
+        changelog = snapshots.ChangelogPosition(
+            topic=checkpoint.topic,
+            topic_id=checkpoint.topic_id,
+            partition=checkpoint.partition,
+            partitions=checkpoint.partitions,
+            offset=checkpoint.next,
+            time_ms=checkpoint.time_ms,
+        )
+        manifest = snapshots.SnapshotManifest(
+            changelog=changelog,
+            inputs={f"{each.topic}/{self.partition}": each.next for each in position.inputs.values()},
+            watermark_ms=position.watermark,
+            journal=position.journal,
+            formats=record.FORMATS,
+            digest=None,
+            created_ms=self.clock.wall_ms(),
+        )
+        self._storage.take_snapshot(manifest, keep=self.config.snapshot_keep)
 
     def close(self) -> None:
         """Let go of everything; what is not committed is forgotten, and the store's lock is free."""

@@ -98,8 +98,8 @@ def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded
         def restoring(done: int) -> None:
             tell(
                 [
-                    TaskReport("", 0, "running"),
-                    TaskReport("", 1, "restoring", restore=RestoreReport(done, 400_000, 50_000.0)),
+                    TaskReport(stage="", partition=0, life="running"),
+                    TaskReport(stage="", partition=1, life="restoring", restore=RestoreReport(done, 400_000, 50_000.0)),
                 ]
             )
 
@@ -116,7 +116,7 @@ def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded
         restoring(300_000)
         expect(row.locator("progress")).to_have_js_property("value", 0.75)
         expect(row).to_contain_text("2 s left")
-        tell([TaskReport("", partition, "running") for partition in (0, 1)])
+        tell([TaskReport(stage="", partition=partition, life="running") for partition in (0, 1)])
         expect(page.get_by_text("Nothing is being restored")).to_be_visible()
         expect(page.locator("#health-chip")).to_have_text("Running")
         service.clock = SetClock(service.clock.wall_ms() - 60_000)
@@ -131,7 +131,7 @@ def test_a_restore_and_a_container_that_hangs_are_seen(browser: Browser, guarded
                     since_ms=0,
                     version="1.2",
                     time_ms=0,
-                    tasks=[TaskReport("", 0, "running")],
+                    tasks=[TaskReport(stage="", partition=0, life="running")],
                     counts={},
                 ),
             )

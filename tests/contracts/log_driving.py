@@ -110,14 +110,14 @@ class Seat:
     def __post_init__(self) -> None:
         self._unsought: set[TopicPartition] = set()
         joining = GroupConfig(
-            self.group,
-            self.slot,
-            self.topics,
-            self.delivery,
-            self._on_assigned,
-            self._on_revoked,
-            self._on_lost,
-            self.lead,
+            group=self.group,
+            slot=self.slot,
+            topics=self.topics,
+            delivery=self.delivery,
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            on_lost=self._on_lost,
+            lead=self.lead,
         )
         self.member = self.log.join(joining)
 

@@ -175,7 +175,7 @@ def test_a_service_outlives_an_input_that_grows(make_kafka: Making) -> None:
     assert running.terminate() == 0
     assert "input-grown" in run("doctor", service.config).output
     assert "stopped: 0 events" in service.run_to_end()
-    assert "3 letters redriven" in run("dlq", "redrive", service.config, "--reason", "key-moved").output
+    assert "3 dead letters redriven" in run("dlq", "redrive", service.config, "--reason", "key-moved").output
     assert "stopped: 3 events, 0 alerts, 0 late, 0 dead" in service.run_to_end()
     assert run("verify", service.config).exit_code == 0
 

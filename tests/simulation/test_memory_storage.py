@@ -28,7 +28,15 @@ def storage(disk: Disk, client: Client | None = None) -> MemoryStorage:
 
 
 def manifest(offset: int) -> SnapshotManifest:
-    return SnapshotManifest(ChangelogPosition("c", "id", 0, 1, offset, 0), {}, None, None, {}, None, 0)
+    return SnapshotManifest(
+        changelog=ChangelogPosition(topic="c", topic_id="id", partition=0, partitions=1, offset=offset, time_ms=0),
+        inputs={},
+        watermark_ms=None,
+        journal=None,
+        formats={},
+        digest=None,
+        created_ms=0,
+    )
 
 
 class TestDiskStore(StoreContract):

@@ -31,7 +31,7 @@ from samovar.state.snapshots import (
 
 MANIFEST = SnapshotManifest(
     changelog=ChangelogPosition(
-        "fraud-changelog", "id-1", partition=3, partitions=8, offset=1234, time_ms=1_700_000_000_000
+        topic="fraud-changelog", topic_id="id-1", partition=3, partitions=8, offset=1234, time_ms=1_700_000_000_000
     ),
     inputs={"payments/3": 99, "logins/3": 12},
     watermark_ms=1_700_000_000_123,

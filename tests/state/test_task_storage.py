@@ -15,7 +15,15 @@ from samovar.state.task_storage import DiskStorage, TaskStorage
 
 
 def manifest(offset: int) -> SnapshotManifest:
-    return SnapshotManifest(ChangelogPosition("c", "id", 0, 1, offset, 0), {}, None, None, {}, None, 0)
+    return SnapshotManifest(
+        changelog=ChangelogPosition(topic="c", topic_id="id", partition=0, partitions=1, offset=offset, time_ms=0),
+        inputs={},
+        watermark_ms=None,
+        journal=None,
+        formats={},
+        digest=None,
+        created_ms=0,
+    )
 
 
 @pytest.mark.parametrize("in_thread", [True, False])

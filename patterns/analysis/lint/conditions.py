@@ -64,8 +64,8 @@ def _check_truth(condition: tree.Expr, facts: tuple[tree.Expr, ...], scope: Scop
         others = [other for other in parts if other is not part]
         for alternative in alternatives:
             if not satisfiable([*others, alternative], scope):
-                beside = " next to the rest of the condition" if satisfiable([alternative], scope) else ""
-                notes.add("never-true", f"`{unparse(alternative)}` is never true{beside}", alternative.span)
+                suffix = " next to the rest of the condition" if satisfiable([alternative], scope) else ""
+                notes.add("never-true", f"`{unparse(alternative)}` is never true{suffix}", alternative.span)
         swapped = [(wide, narrow) for narrow, wide in _implied(alternatives, scope)]
         _report_covered(swapped, "leave it out, or did you mean `and`?", notes)
     _report_covered(_implied(parts, scope), "leave it out", notes)

@@ -39,7 +39,7 @@ class TimeLine:
     spans: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Diagram:
     """`having`: what must hold at the end. `clock`: when a match by timer comes."""
 
@@ -68,7 +68,15 @@ def diagram(rule: tree.Rule) -> Diagram:
         )
         having = () if form.having is None else _condition(form.having, "having")
         line = _time_line(form)
-        drawn = Diagram(rule.id, rule.title, rule.severity, (by, *suppressed), boxes, line, having)
+        drawn = Diagram(
+            id=rule.id,
+            title=rule.title,
+            severity=rule.severity,
+            facts=(by, *suppressed),
+            boxes=boxes,
+            time_line=line,
+            having=having,
+        )
     shown: Diagram = _visible(drawn)
     return shown
 
@@ -108,8 +116,17 @@ def _sequence(rule: tree.Rule, form: tree.SequenceForm, by: str, suppressed: tup
     having = () if form.having is None else _condition(form.having, "having")
     until = () if form.until is None else _bracket(form.until)
     clock = _clock(waits, form) if waits else None
-    head = rule.id, rule.title, rule.severity, (*facts, *suppressed)
-    return Diagram(*head, tuple(boxes), having=having, until=until, clock=clock, span=span)
+    return Diagram(
+        id=rule.id,
+        title=rule.title,
+        severity=rule.severity,
+        facts=(*facts, *suppressed),
+        boxes=tuple(boxes),
+        having=having,
+        until=until,
+        clock=clock,
+        span=span,
+    )
 
 
 def _box(step: tree.Step, number: int, last: bool, form: tree.SequenceForm) -> Box:

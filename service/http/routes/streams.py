@@ -173,7 +173,7 @@ def redrive_letters(context: Operating, body: RedriveBody) -> Response:
         with alone(context.settings, context.log) as member:
             plan = plan_redrive(context.settings, context.log, wanted, body.to)
             told = {"reasons": body.reasons, "letters": body.letters[:100], "to": body.to, "plan": plan.data()}
-            context.record("letters redriven", told)
+            context.record("dead letters redriven", told)
             done = 0
             if plan.places:
                 done = redrive(context.settings, context.log, member, plan, body.to, lambda _: None)
@@ -185,7 +185,7 @@ def redrive_letters(context: Operating, body: RedriveBody) -> Response:
 def _letter(text: str) -> DeadLetterPlace:
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal() and len(text) < 40):
-        raise Refused("bad-place", f"`{text[:80]}` is not a letter", "Write PARTITION/OFFSET, as 3/17.")
+        raise Refused("bad-place", f"`{text[:80]}` is not a dead letter", "Write PARTITION/OFFSET, as 3/17.")
     return DeadLetterPlace(int(partition), int(offset))
 
 

@@ -232,7 +232,12 @@ def _snapshot(
     if (snapshot := found.snapshot) is not None:
         known = snapshot.manifest.changelog
         checkpoint = ChangelogCheckpoint(
-            known.topic, known.topic_id, known.partition, known.partitions, known.offset, known.time_ms
+            topic=known.topic,
+            topic_id=known.topic_id,
+            partition=known.partition,
+            partitions=known.partitions,
+            next=known.offset,
+            time_ms=known.time_ms,
         )
         try:
             if known.offset > end:

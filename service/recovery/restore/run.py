@@ -331,7 +331,14 @@ def _repair(
         offsets = repaired_offsets(site.log, service, position, planned.partition, shared)
         end = repair.repair(RepairPlan(changelog.at, found.repaired, pack_position(position), offsets))
     topic, at = changelog.topic, changelog.at
-    checkpoint = ChangelogCheckpoint(at.topic, topic.id, at.partition, topic.partitions, end, _now_ms())
+    checkpoint = ChangelogCheckpoint(
+        topic=at.topic,
+        topic_id=topic.id,
+        partition=at.partition,
+        partitions=topic.partitions,
+        next=end,
+        time_ms=_now_ms(),
+    )
     store.put(CHECKPOINT, pack_checkpoint(checkpoint))
     return found
 

@@ -28,7 +28,15 @@ from samovar.changelog.log import Append, Delivery, GroupConfig, TopicPartition
 
 folder, slot, act = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 owned = []
-joining = GroupConfig("g", slot, ["in"], Delivery.EXACTLY_ONCE, owned.extend, lambda _: None, lambda _: None)
+joining = GroupConfig(
+    group="g",
+    slot=slot,
+    topics=["in"],
+    delivery=Delivery.EXACTLY_ONCE,
+    on_assigned=owned.extend,
+    on_revoked=lambda _: None,
+    on_lost=lambda _: None,
+)
 member = EmbeddedLog(folder).join(joining)
 while not owned:
     member.poll(10, 0.05)
@@ -154,7 +162,15 @@ def test_a_revoked_partition_is_held_until_its_owner_has_let_go(log: EmbeddedLog
 
     owned: list[TopicPartition] = []
     member = log.join(
-        GroupConfig("g", 0, ["in"], Delivery.EXACTLY_ONCE, owned.extend, on_revoked, lambda _: pytest.fail("lost"))
+        GroupConfig(
+            group="g",
+            slot=0,
+            topics=["in"],
+            delivery=Delivery.EXACTLY_ONCE,
+            on_assigned=owned.extend,
+            on_revoked=on_revoked,
+            on_lost=lambda _: pytest.fail("lost"),
+        )
     )
     until(lambda: len(owned) == 4, lambda: member.poll(10, 0.01))
     other = Seat(log, "g", ["in"], slot=1)

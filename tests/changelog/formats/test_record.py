@@ -32,7 +32,15 @@ from samovar.changelog.formats.record import (
 )
 from samovar.common.errors import Refused
 
-PLAIN = Position(5, {"use": InputPosition("t", "id", 10, 5, 3, ((7, 4),))}, ("use",), {"r": "1"}, 2)
+PLAIN = Position(
+    watermark=5,
+    inputs={
+        "use": InputPosition(topic="t", topic_id="id", next=10, replay_from=5, max_event_time=3, advances=((7, 4),))
+    },
+    streams=("use",),
+    rules={"r": "1"},
+    journal=2,
+)
 
 
 def with_input(**fields: object) -> Position:

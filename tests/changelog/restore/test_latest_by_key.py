@@ -28,7 +28,17 @@ def block(part: list[Change]) -> RecordBlock:
     null = np.array([value is None for _, value in part])
     numbers = np.arange(count, dtype=np.int64)
     keys, values = joined([key for key, _ in part]), joined([value or b"" for _, value in part])
-    return RecordBlock("t", 0, numbers, numbers, count, keys, values, np.zeros(count, np.bool_), null)
+    return RecordBlock(
+        topic="t",
+        partition=0,
+        offsets=numbers,
+        times=numbers,
+        next=count,
+        keys=keys,
+        values=values,
+        keyless=np.zeros(count, np.bool_),
+        null=null,
+    )
 
 
 def newest_of(*parts: list[Change]) -> LatestByKey:

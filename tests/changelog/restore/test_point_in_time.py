@@ -17,7 +17,7 @@ AT = TopicPartition("c", 0)
 
 
 def position(journal: int) -> Pair:
-    return POSITION, pack_position(Position(None, {}, (), {}, journal))
+    return POSITION, pack_position(Position(watermark=None, inputs={}, streams=(), rules={}, journal=journal))
 
 
 # Commits end at 3, 5 and 45; what comes after that belongs to none that is whole.

@@ -42,7 +42,7 @@ NOW = 50_000
 
 
 def store_at(offset: int, age_ms: int = 0) -> ChangelogCheckpoint:
-    return ChangelogCheckpoint("c", "id", 0, 1, offset, NOW - age_ms)
+    return ChangelogCheckpoint(topic="c", topic_id="id", partition=0, partitions=1, next=offset, time_ms=NOW - age_ms)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,14 @@ def test_a_store_gets_the_newest_value_of_each_key_up_to_an_offset(to: int | Non
     assert rows_of(store) == rows
     assert (restore.next, restore.records, restore.end) == (end, end, end)
     checkpoint = checkpoint_of(store)
-    expected = ChangelogCheckpoint("c", log.topics(["c"])["c"].id, 0, 1, end, clock.now_ms - 6 + end)
+    expected = ChangelogCheckpoint(
+        topic="c",
+        topic_id=log.topics(["c"])["c"].id,
+        partition=0,
+        partitions=1,
+        next=end,
+        time_ms=clock.now_ms - 6 + end,
+    )
     assert checkpoint == (expected if end else None)
 
 
@@ -151,7 +158,7 @@ def test_a_large_state_gets_its_timer_index_with_its_rows(count: int, is_indexed
 
 
 def test_a_state_of_another_service_is_refused_before_anything_of_it_is_written() -> None:
-    position = pack_position(Position(None, {}, (), {}, service="other"))
+    position = pack_position(Position(watermark=None, inputs={}, streams=(), rules={}, service="other"))
     tunables = replace(SMALL, restore_records=1)
     log, _ = log_of((POSITION, position), (b"ua", b"1"), tunables=tunables)
     store = MemoryStore()
@@ -164,7 +171,9 @@ def test_a_state_of_another_service_is_refused_before_anything_of_it_is_written(
 
 
 def test_an_image_that_belongs_to_nobody_may_be_of_any_service() -> None:
-    log, _ = log_of((POSITION, pack_position(Position(None, {}, (), {}, service="other"))))
+    log, _ = log_of(
+        (POSITION, pack_position(Position(watermark=None, inputs={}, streams=(), rules={}, service="other")))
+    )
     store = MemoryStore()
     restored(store, log)
     assert POSITION in rows_of(store)

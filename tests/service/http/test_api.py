@@ -408,7 +408,7 @@ def test_dead_letters_are_shown_and_put_back(fresh: Served) -> None:
     again = fresh.post("/dead-letters/redrive", {"dry_run": False})
     assert again["redriven"] == 0
     assert fresh.get("/dead-letters")["letters"][0]["redriven"] is True
-    assert "letters redriven" in [entry["what"] for entry in fresh.get("/audit")["entries"]]
+    assert "dead letters redriven" in [entry["what"] for entry in fresh.get("/audit")["entries"]]
 
 
 def test_late_events_are_shown(fresh: Served) -> None:

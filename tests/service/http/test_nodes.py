@@ -37,7 +37,7 @@ def two_nodes(service: Service) -> Iterator[tuple[Served, Served]]:
     bare = settings.model_copy(update={"state": service.config.parent / "elsewhere" / "state"})
     with served(service, bare) as asked, served(service) as owner, service.container():  # which is in the group
         now = int(time.time() * 1000)
-        tasks = [TaskReport("", number, "running") for number in range(2)]
+        tasks = [TaskReport(stage="", partition=number, life="running") for number in range(2)]
         told = MemberMetadata(
             slot=0,
             host="another-host",

@@ -35,7 +35,7 @@ HERE = MemberMetadata(
     since_ms=NOW - 60_000,
     version="1.2",
     time_ms=NOW,
-    tasks=[TaskReport("", 0, "running")],
+    tasks=[TaskReport(stage="", partition=0, life="running")],
     counts={"events": 3},
 )
 
@@ -149,7 +149,7 @@ def test_who_is_silent_joining_or_gone() -> None:
 def test_a_task_of_a_container_that_hangs_is_not_said_to_run(service: Service) -> None:
     service.process(many(20))
     service.clock = SetClock(int(time.time() * 1000) - 60_000)
-    tasks = [TaskReport("", 0, "running"), TaskReport("", 1, "running")]
+    tasks = [TaskReport(stage="", partition=0, life="running"), TaskReport(stage="", partition=1, life="running")]
     with service.container(), service.log() as log:
         heartbeat.send_heartbeat(log, "s", replace(HERE, tasks=tasks))
         found = status(service, 1)
@@ -160,7 +160,10 @@ def test_a_task_of_a_container_that_hangs_is_not_said_to_run(service: Service) -
 def test_a_restore_shows_how_far_it_is_and_how_long_it_takes(service: Service) -> None:
     service.process(many(20))
     restore = RestoreReport(100_000, 400_000, 50_000.0)
-    tasks = [TaskReport("", 0, "restoring", restore=restore), TaskReport("", 1, "created")]
+    tasks = [
+        TaskReport(stage="", partition=0, life="restoring", restore=restore),
+        TaskReport(stage="", partition=1, life="created"),
+    ]
     here = replace(HERE, tasks=tasks, time_ms=int(time.time() * 1000))
     with service.container(), service.log() as log:
         heartbeat.send_heartbeat(log, "s", here)
@@ -195,16 +198,18 @@ def test_the_observer_measures_a_restore(service: Service) -> None:
 
 def test_a_record_comes_back_as_it_was() -> None:
     task = TaskReport(
-        "by-user",
-        3,
-        "running",
-        5,
-        ("login", 2),
-        (InputReport(stream="login", topic="t", partition=3, next=7, end=9, behind_s=0.5),),
-        None,
-        12,
+        stage="by-user",
+        partition=3,
+        life="running",
+        watermark=5,
+        blocked_by=("login", 2),
+        inputs=(InputReport(stream="login", topic="t", partition=3, next=7, end=9, behind_s=0.5),),
+        restore=None,
+        state_bytes=12,
     )
-    whole = replace(HERE, tasks=(task, TaskReport("", 0, "restoring", restore=RestoreReport(1, 2, None))))
+    whole = replace(
+        HERE, tasks=(task, TaskReport(stage="", partition=0, life="restoring", restore=RestoreReport(1, 2, None)))
+    )
     assert heartbeat.unpack_metadata(heartbeat.pack_metadata(whole)) == whole
     assert task.inputs[0].lag == 2
 

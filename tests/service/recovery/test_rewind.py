@@ -414,7 +414,12 @@ def test_a_rewind_of_a_newer_format_is_refused() -> None:
 
 
 def at(offset: int, watermark: int | None) -> Position:
-    return Position(watermark, {"a": InputPosition("a", "id", offset, offset)}, ("a",), {})
+    return Position(
+        watermark=watermark,
+        inputs={"a": InputPosition(topic="a", topic_id="id", next=offset, replay_from=offset)},
+        streams=("a",),
+        rules={},
+    )
 
 
 def test_ids_go_one_by_one_and_then_all() -> None:

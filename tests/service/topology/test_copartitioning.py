@@ -36,7 +36,7 @@ def test_one_record_in_the_wrong_partition_is_a_letter_and_can_be_put_back(tmp_p
     assert "1 dead" in run("run", service.config, "--until-caught-up").output
     assert reasons(service) == ["key-misplaced"]
     assert "0 alerts" in run("run", service.config, "--until-caught-up").output
-    assert "1 letter redriven" in run("dlq", "redrive", service.config, "--reason", "key-misplaced").output
+    assert "1 dead letter redriven" in run("dlq", "redrive", service.config, "--reason", "key-misplaced").output
     done = run("run", service.config, "--until-caught-up")
     assert "1 events" in done.output
     assert "0 dead" in done.output

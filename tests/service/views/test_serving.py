@@ -109,7 +109,7 @@ def test_a_version_is_completed_by_what_came_since(service: Service) -> None:
     before, since = many(40), [*many(21, start_s=500), purchase("new", 1, 3.0)]
     service.produce(before)
     publish(service, before)
-    with service.log() as log, closing(ViewServer(service.settings, log)) as server:
+    with service.log() as log, closing(ViewServer(settings=service.settings, log=log)) as server:
         found = server.get("cards", ["c1"])
         assert (found.row, found.live, found.records_since) == (expected(before, "c1"), True, 0)
         service.produce(since)
@@ -131,7 +131,7 @@ def test_more_than_may_be_read_is_left_to_the_next_refresh(service: Service) -> 
     publish(service, before)
     service.config.write_text(service.config.read_text() + "views: {tail_records: 3}\n")
     service.produce([purchase("c1", 900 + n, 1) for n in range(4)])
-    with service.log() as log, closing(ViewServer(service.settings, log)) as server:
+    with service.log() as log, closing(ViewServer(settings=service.settings, log=log)) as server:
         found = server.get("cards", ["c1"])
         assert (found.row, found.live) == (expected(before, "c1"), False)
         assert "4 records came since, and at most 3" in found.reason
@@ -144,7 +144,7 @@ def test_a_query_that_cannot_be_completed_says_so(service: Service) -> None:
     service.produce(before)
     publish(service, before, reason="it has `joins`")
     service.produce(many(5, start_s=900))
-    with service.log() as log, closing(ViewServer(service.settings, log)) as server:
+    with service.log() as log, closing(ViewServer(settings=service.settings, log=log)) as server:
         found = server.get("cards", ["c1"])
     assert (found.row, found.live, found.reason) == (expected(before, "c1"), False, "it has `joins`")
     assert found.records_since == 5
@@ -155,7 +155,7 @@ def test_a_newer_version_takes_the_place_of_the_old_one(service: Service) -> Non
     before = many(20)
     service.produce(before)
     publish(service, before)
-    with service.log() as log, closing(ViewServer(service.settings, log)) as server:
+    with service.log() as log, closing(ViewServer(settings=service.settings, log=log)) as server:
         with server._reading("cards") as old:
             data = old.tables.get(old.codec.packed_key(["c1"]))
             service.produce(many(10, start_s=900))
@@ -175,7 +175,7 @@ def test_many_threads_read_while_versions_change(service: Service) -> None:
     service.produce(events)
     publish(service, events)
     wrong: list[Any] = []
-    with service.log() as log, closing(ViewServer(service.settings, log)) as server:
+    with service.log() as log, closing(ViewServer(settings=service.settings, log=log)) as server:
         done = threading.Event()
 
         def read() -> None:
@@ -202,7 +202,11 @@ def test_a_damaged_file_is_never_read(service: Service) -> None:
     publish(service, many(10))
     (file,) = service.settings.views.store.rglob("*.sst")
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with service.log() as log, closing(ViewServer(service.settings, log)) as server, pytest.raises(Refused) as refused:
+    with (
+        service.log() as log,
+        closing(ViewServer(settings=service.settings, log=log)) as server,
+        pytest.raises(Refused) as refused,
+    ):
         server.get("cards", ["c1"])
     assert refused.value.code == "view-damaged"
 

@@ -67,7 +67,7 @@ def service(tmp_path: Path) -> Service:
 
 
 def rows(service: Service, name: str, keys: list[list[str]]) -> list[tuple[Any, bool]]:
-    with service.log() as log, closing(ViewServer(service.settings, log)) as server:
+    with service.log() as log, closing(ViewServer(settings=service.settings, log=log)) as server:
         found = [server.get(name, key) for key in keys]
     return [(each.to_json()["row"], each.live) for each in found]
 
@@ -91,7 +91,7 @@ def test_a_served_view_is_what_a_rebuild_would_be(spark: OpenSession, service: S
     assert all(each for found in live for _, each in found)
     said = views(service, "refresh", "cards", "by-day", "alerts-of-rules")
     assert "by-day: version 2, " in said
-    assert "partitions made anew" in said
+    assert "partitions rewritten" in said
     again = [rows(service, "cards", cards), rows(service, "by-day", days), rows(service, "alerts-of-rules", rules)]
     for before, after in zip(live, again, strict=True):
         for (one, _), (other, _) in zip(before, after, strict=True):
@@ -100,7 +100,7 @@ def test_a_served_view_is_what_a_rebuild_would_be(spark: OpenSession, service: S
             }
     late = [purchase("c1", 10, 5.0, "US")]  # of the first day: its partition is made again, the other one is kept
     service.process(late)
-    with service.log() as log, closing(ViewServer(service.settings, log)) as server:
+    with service.log() as log, closing(ViewServer(settings=service.settings, log=log)) as server:
         completed = server.get("by-day", days[0]).to_json()["row"]
     views(service, "refresh", "by-day")
     assert [row for row, _ in rows(service, "by-day", [days[0], days[1]])] == [

@@ -192,7 +192,7 @@ def test_late_rows_rewrite_their_partition_and_no_other(spark: OpenSession, serv
     _alert(service, START + DAY_S * 1000 + 60_000)  # found late: of the second day
     said = views(service, "refresh")
     assert "by-hour: version 2" in said
-    assert "1 partitions made anew" in said
+    assert "1 partitions rewritten" in said
     assert "cards: nothing new" in said
     new = Path(views(service, "path", "by-hour").strip())
     inodes = [{path.relative_to(each): path.stat().st_ino for path in each.rglob("*.parquet")} for each in (old, new)]

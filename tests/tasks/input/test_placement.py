@@ -105,14 +105,14 @@ def test_what_is_read_again_after_a_change_of_rules_is_judged_as_it_was(tmp_path
     before = stream_source(slack_ms=60_000)
     before.check_places(set(), None)
     assert before.feed(found).dead == []
-    position = Position(None, before.inputs(), ("s",), {})
+    position = Position(watermark=None, inputs=before.inputs(), streams=("s",), rules={})
     after = stream_source(slack_ms=60_000)
     after.resume(position)
     after.check_places({"s"}, position)
     after.recover("s", [found], position.inputs["s"])
     assert len(after.buffer.pending) == 4
     assert after.inputs()["s"].placing == (4,)
-    later = Position(None, after.inputs(), ("s",), {})
+    later = Position(watermark=None, inputs=after.inputs(), streams=("s",), rules={})
     back = stream_source(slack_ms=60_000)
     back.resume(later)
     back.check_places(set(), later)
@@ -122,7 +122,13 @@ def test_what_is_read_again_after_a_change_of_rules_is_judged_as_it_was(tmp_path
 
 
 def test_a_position_keeps_the_turns_and_the_id_of_its_changelog() -> None:
-    position = Position(5, {"s": InputPosition("t", "id", 30, 19, placing=(0, 25))}, ("s",), {}, changelog="a")
+    position = Position(
+        watermark=5,
+        inputs={"s": InputPosition(topic="t", topic_id="id", next=30, replay_from=19, placing=(0, 25))},
+        streams=("s",),
+        rules={},
+        changelog="a",
+    )
     assert unpack_position(pack_position(position)) == position
 
 

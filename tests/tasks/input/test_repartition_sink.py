@@ -109,7 +109,17 @@ def records(*events: tuple[int, str | None]) -> RecordBlock:
         for ms, user in events
     ]
     offsets, no = np.arange(len(values), dtype=np.int64), np.zeros(len(values), bool)
-    return RecordBlock("t", 0, offsets, offsets, len(values), joined([b"c"] * len(values)), joined(values), no, no)
+    return RecordBlock(
+        topic="t",
+        partition=0,
+        offsets=offsets,
+        times=offsets,
+        next=len(values),
+        keys=joined([b"c"] * len(values)),
+        values=joined(values),
+        keyless=no,
+        null=no,
+    )
 
 
 def forwarded(forward: Forward, given: RecordBlock, before: int = 0) -> tuple[list[tuple[bytes | None, int]], int]:

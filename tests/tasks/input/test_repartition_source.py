@@ -58,13 +58,40 @@ def values(random_: random.Random, count: int) -> list[Value]:
                 ]
                 offsets[place] += random_.randint(1, 3)
             case "mark":
-                found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], now[place], False, 0))))
+                found.append(
+                    (
+                        stream,
+                        pack_mark(
+                            WatermarkMarker(
+                                partition=partition, next=offsets[place], max_event_time=now[place], idle=False, since=0
+                            )
+                        ),
+                    )
+                )
             case "raise":
                 now[place] += 30
-                found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], now[place], False, 0))))
+                found.append(
+                    (
+                        stream,
+                        pack_mark(
+                            WatermarkMarker(
+                                partition=partition, next=offsets[place], max_event_time=now[place], idle=False, since=0
+                            )
+                        ),
+                    )
+                )
             case "idle":
                 told = random_.choice((now[place], NO_TIME))
-                found.append((stream, pack_mark(WatermarkMarker(partition, offsets[place], told, True, 0))))
+                found.append(
+                    (
+                        stream,
+                        pack_mark(
+                            WatermarkMarker(
+                                partition=partition, next=offsets[place], max_event_time=told, idle=True, since=0
+                            )
+                        ),
+                    )
+                )
             case "again":
                 found += [each for each in found[-2:] if each[1][1] == 0]
     return found
@@ -106,12 +133,28 @@ class Run:
         offsets = np.arange(start, start + count, dtype=np.int64)
         nothing = np.zeros(count, bool)
         keys, packed = joined([b"x"] * count), joined(own)
-        return RecordBlock(topic, 0, offsets, offsets, start + count, keys, packed, nothing, nothing)
+        return RecordBlock(
+            topic=topic,
+            partition=0,
+            offsets=offsets,
+            times=offsets,
+            next=start + count,
+            keys=keys,
+            values=packed,
+            keyless=nothing,
+            null=nothing,
+        )
 
     def position(self) -> Position:
         stream_source = self.source
         watermark = None if stream_source.watermark == NO_TIME else stream_source.watermark
-        return Position(watermark, stream_source.inputs(), stream_source.streams, {}, stream_source.journaled)
+        return Position(
+            watermark=watermark,
+            inputs=stream_source.inputs(),
+            streams=stream_source.streams,
+            rules={},
+            journal=stream_source.journaled,
+        )
 
     def stored_and_loaded(self) -> None:
         position = unpack_position(pack_position(self.position()))
@@ -167,7 +210,7 @@ def test_however_it_is_cut_and_stored(seed: int) -> None:
 def test_a_mark_counts_from_where_it_stands() -> None:
     """An event behind a raised mark is late, one before it in the topic is not: also in one batch."""
     early, behind = (pack_events(0, _one(n), _one(n), joined([b'{"u": "x", "ts": 50}']))[0] for n in (0, 1))
-    raised = pack_mark(WatermarkMarker(0, 1, 100, False, 0))
+    raised = pack_mark(WatermarkMarker(partition=0, next=1, max_event_time=100, idle=False, since=0))
     run = Run()
     run.feed("a", [early, raised, behind])
     assert run.late == [("a", 2)]
@@ -177,9 +220,12 @@ def test_a_mark_counts_from_where_it_stands() -> None:
 def test_a_source_that_was_away_is_seen_wherever_its_mark_stands(before: int) -> None:
     """Also as the first record of a batch: all states begin again there."""
     run = Run()
-    run.feed("a", [pack_mark(WatermarkMarker(0, 0, 100, False, 0))])
-    run.taken["a"] += [pack_mark(WatermarkMarker(0, 5, 100 + number, False, 0)) for number in range(before)]
-    run.taken["a"].append(pack_mark(WatermarkMarker(0, 9, 200, False, 7)))
+    run.feed("a", [pack_mark(WatermarkMarker(partition=0, next=0, max_event_time=100, idle=False, since=0))])
+    run.taken["a"] += [
+        pack_mark(WatermarkMarker(partition=0, next=5, max_event_time=100 + number, idle=False, since=0))
+        for number in range(before)
+    ]
+    run.taken["a"].append(pack_mark(WatermarkMarker(partition=0, next=9, max_event_time=200, idle=False, since=7)))
     pieces = [(len(piece), is_anew) for piece, is_anew in run.source.pieces(run.records("a", 1))]
     assert pieces == [(before, False), (1, True)]
 
@@ -188,13 +234,22 @@ def test_partitions_that_are_ahead_are_told_by_their_source() -> None:
     """So that the one who reads them on can wait for those behind."""
     run = Run()
     for spec in SPECS:
-        marks = [pack_mark(WatermarkMarker(each, 0, 1_000, False, 0)) for each in range(PARTITIONS)]
+        marks = [
+            pack_mark(WatermarkMarker(partition=each, next=0, max_event_time=1_000, idle=False, since=0))
+            for each in range(PARTITIONS)
+        ]
         run.feed(spec.stream, marks)
     assert run.source.ahead(0) == {TopicPartition("s-b-by-u", 0), *(TopicPartition("b", n) for n in range(3))}
-    run.feed("a", [pack_mark(WatermarkMarker(0, 0, 5_000, False, 0))])
+    run.feed("a", [pack_mark(WatermarkMarker(partition=0, next=0, max_event_time=5_000, idle=False, since=0))])
     assert TopicPartition("a", 0) in run.source.ahead(0)
     assert TopicPartition("a", 1) not in run.source.ahead(0)
-    run.feed("a", [pack_mark(WatermarkMarker(each, 0, 5_000, False, 0)) for each in (1, 2)])
+    run.feed(
+        "a",
+        [
+            pack_mark(WatermarkMarker(partition=each, next=0, max_event_time=5_000, idle=False, since=0))
+            for each in (1, 2)
+        ],
+    )
     assert TopicPartition("s-a-by-u", 0) in run.source.ahead(0)
     assert TopicPartition("b", 1) not in run.source.ahead(0)
 
@@ -208,7 +263,9 @@ def event(partition: int, offset: int, time: int, body: bytes | None = None) -> 
 
 
 def mark(partition: int, max_event_time: int = NO_TIME, *, at: int = 0, idle: bool = False, since: int = 0) -> bytes:
-    return pack_mark(WatermarkMarker(partition, at, max_event_time, idle, since))
+    return pack_mark(
+        WatermarkMarker(partition=partition, next=at, max_event_time=max_event_time, idle=idle, since=since)
+    )
 
 
 ALL_AT_100 = [mark(each, 100) for each in range(PARTITIONS)]

@@ -44,7 +44,14 @@ def stream_source(*known: int, unknown: tuple[UnknownSchema, ...] = ()) -> Strea
     schema = parse_schema(json.dumps(EVENT))
     avro = Avro(schema, SchemaFiles(dict.fromkeys(known, schema)))
     made = StreamSource([InputSpec(stream="s", topic="t", key="k", decoder=avro.decoder)], ["k"], 0)
-    made.resume(Position(None, {"s": InputPosition("t", "id", 0, 0, unknown=unknown)}, ("s",), {}))
+    made.resume(
+        Position(
+            watermark=None,
+            inputs={"s": InputPosition(topic="t", topic_id="id", next=0, replay_from=0, unknown=unknown)},
+            streams=("s",),
+            rules={},
+        )
+    )
     return made
 
 
@@ -111,7 +118,17 @@ def forwarded(*schemas: int, first: int = 0) -> RecordBlock:
     sent = joined([framed(schema, encoded(EVENT, {"k": "a", "ts": 1_000})) for schema in schemas])
     values, keys = joined(pack_events(0, offsets, offsets, sent)), joined([b"a"] * len(schemas))
     nothing = np.zeros(len(schemas), bool)
-    return RecordBlock("r", 0, offsets, offsets, first + len(schemas), keys, values, nothing, nothing)
+    return RecordBlock(
+        topic="r",
+        partition=0,
+        offsets=offsets,
+        times=offsets,
+        next=first + len(schemas),
+        keys=keys,
+        values=values,
+        keyless=nothing,
+        null=nothing,
+    )
 
 
 def test_a_later_stage_keeps_what_nobody_knew_out_of_replays_and_of_what_waits() -> None:
@@ -121,7 +138,9 @@ def test_a_later_stage_keeps_what_nobody_knew_out_of_replays_and_of_what_waits()
     (entry,) = live.entries
     assert (entry.kind, entry.inputs) == (EntryKind.SCHEMA, {"s": 0})
     assert entry.facts == {"stream": "s", "schema": 9, "known": False}
-    position = unpack_position(pack_position(Position(None, live.inputs(), ("s",), {}, live.journaled)))
+    position = unpack_position(
+        pack_position(Position(watermark=None, inputs=live.inputs(), streams=("s",), rules={}, journal=live.journaled))
+    )
     assert position.inputs["s"].unknown == (SINCE,)
     assert (position.inputs["s"].replay_from, len(live.buffer.pending)) == (0, 1)
 
@@ -150,5 +169,10 @@ def test_a_position_keeps_what_may_be_read_again() -> None:
     assert edges_of(stretches) == [10, 20, 15]
     assert needed(stretches, 19) == stretches
     assert needed(stretches, 20) == (UnknownSchema(4, 15, None),)
-    position = Position(5, {"s": InputPosition("t", "id", 30, 19, unknown=stretches)}, ("s",), {})
+    position = Position(
+        watermark=5,
+        inputs={"s": InputPosition(topic="t", topic_id="id", next=30, replay_from=19, unknown=stretches)},
+        streams=("s",),
+        rules={},
+    )
     assert unpack_position(pack_position(position)) == position

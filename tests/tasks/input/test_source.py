@@ -60,7 +60,17 @@ def block(topic: str, start: int, values: Sequence[bytes | None], *, log_ms: int
     no = np.zeros(count, bool)
     null = np.array([each is None for each in values], bool)
     packed = joined([each or b"" for each in values])
-    return RecordBlock(topic, 3, offsets, times, start + count, joined([b"x"] * count), packed, no, null)
+    return RecordBlock(
+        topic=topic,
+        partition=3,
+        offsets=offsets,
+        times=times,
+        next=start + count,
+        keys=joined([b"x"] * count),
+        values=packed,
+        keyless=no,
+        null=null,
+    )
 
 
 def feed(source: StreamSource, topic: str, *ms: int) -> list[int]:
@@ -79,7 +89,13 @@ def waiting(source: StreamSource) -> list[tuple[int, int]]:
 
 
 def position_of(source: StreamSource) -> Position:
-    return Position(known_time(source.watermark), source.inputs(), source.streams, {}, source.journaled)
+    return Position(
+        watermark=known_time(source.watermark),
+        inputs=source.inputs(),
+        streams=source.streams,
+        rules={},
+        journal=source.journaled,
+    )
 
 
 # ---------------------------------------------------------------- records
@@ -266,7 +282,7 @@ def test_a_raise_after_all_that_is_read_again_counts_too() -> None:
     stored = source.inputs()["a"]
     assert (stored.next, stored.replay_from, stored.advances) == (2, 0, ((2, T0 + 60),))
     again = source_of(A)
-    again.resume(Position(None, {"a": stored}, ("a",), {}, 0))
+    again.resume(Position(watermark=None, inputs={"a": stored}, streams=("a",), rules={}, journal=0))
     assert again.sources["a"].next == 0
     again.recover("a", [block("ta", 0, [value(0), value(1), value(50)])], stored)
     assert (again.max_event_time("a") - T0, waiting(again), again.nexts()) == (60, [(0, 0), (0, 1)], {"a": 2})
@@ -276,9 +292,22 @@ def test_a_raise_after_all_that_is_read_again_counts_too() -> None:
 def test_a_position_brings_back_silence_schemas_and_ids() -> None:
     source = source_of()
     unknown = (UnknownSchema(7, 2, None),)
-    stored = InputPosition("ta", "id", 5, 4, None, (), True, unknown=unknown)
+    stored = InputPosition(
+        topic="ta", topic_id="id", next=5, replay_from=4, max_event_time=None, advances=(), idle=True, unknown=unknown
+    )
     source.sources["a"].checkpoints.append(ReplayCheckpoint(0, 0, False))
-    source.resume(Position(T0, {"a": stored, "b": InputPosition("tb", "id2", 6, 6, T0 + 3)}, ("a", "b"), {}, 12))
+    source.resume(
+        Position(
+            watermark=T0,
+            inputs={
+                "a": stored,
+                "b": InputPosition(topic="tb", topic_id="id2", next=6, replay_from=6, max_event_time=T0 + 3),
+            },
+            streams=("a", "b"),
+            rules={},
+            journal=12,
+        )
+    )
     a, b = source.sources["a"], source.sources["b"]
     assert (a.topic_id, a.next, a.idle, a.unknown, list(a.checkpoints)) == ("id", 4, True, unknown, [])
     assert (b.topic_id, b.next, b.idle) == ("id2", 6, False)
@@ -289,7 +318,15 @@ def test_a_position_brings_back_silence_schemas_and_ids() -> None:
 def test_a_position_of_before_any_event_has_no_time() -> None:
     source = source_of(A)
     source.buffer.low_watermark = T0
-    source.resume(Position(None, {"a": InputPosition("ta", "id", 5, 5)}, ("a",), {}, 0))
+    source.resume(
+        Position(
+            watermark=None,
+            inputs={"a": InputPosition(topic="ta", topic_id="id", next=5, replay_from=5)},
+            streams=("a",),
+            rules={},
+            journal=0,
+        )
+    )
     assert (source.watermark, source.buffer.max_event_time) == (NO_TIME, {(0, 3): NO_TIME})
 
 
@@ -453,8 +490,11 @@ def test_the_check_of_places_is_turned_on_and_off_at_the_position() -> None:
     source.check_places({"a"}, None)
     a, b = source.sources["a"], source.sources["b"]
     assert (a.is_checked, a.placing, b.is_checked, b.placing) == (True, (0,), False, ())
-    stored = {"a": InputPosition("ta", "", 9, 5, placing=(0,)), "b": InputPosition("tb", "", 8, 5, placing=(2, 4))}
-    position = Position(None, stored, ("a", "b"), {})
+    stored = {
+        "a": InputPosition(topic="ta", topic_id="", next=9, replay_from=5, placing=(0,)),
+        "b": InputPosition(topic="tb", topic_id="", next=8, replay_from=5, placing=(2, 4)),
+    }
+    position = Position(watermark=None, inputs=stored, streams=("a", "b"), rules={})
     source.check_places({"a", "b"}, position)
     assert (a.placing, b.placing, a.is_checked, b.is_checked) == ((0,), (2, 4, 8), True, True)
     source.check_places((), position)
@@ -482,7 +522,7 @@ def test_an_event_in_the_wrong_partition_is_told_and_why(now: int) -> None:
 
 def test_streams_keep_the_numbers_that_a_state_knows() -> None:
     c = InputSpec(stream="c", topic="tc", key="k")
-    position = Position(None, {}, ("b", "a"), {})
+    position = Position(watermark=None, inputs={}, streams=("b", "a"), rules={})
     assert numbered(None, [A, B]) == (A, B)
     assert numbered(position, [A, B, c]) == (B, A, c)
     with pytest.raises(Refused) as refused:
@@ -492,10 +532,13 @@ def test_streams_keep_the_numbers_that_a_state_knows() -> None:
 
 def test_a_repartition_topic_that_no_rule_needs_is_retired() -> None:
     a = replace(A, source_topic="sa", source_partitions=2)
-    specs = numbered(Position(None, {}, ("b", "a"), {}), [a])
+    specs = numbered(Position(watermark=None, inputs={}, streams=("b", "a"), rules={}), [a])
     assert [(spec.stream, spec.retired) for spec in specs] == [("b", True), ("a", False)]
     with pytest.raises(Refused):
-        numbered(Position(None, {}, ("b", "a"), {}), [a, InputSpec(stream="c", topic="tc", key="k")])
+        numbered(
+            Position(watermark=None, inputs={}, streams=("b", "a"), rules={}),
+            [a, InputSpec(stream="c", topic="tc", key="k")],
+        )
     source = StreamSource(specs, ("k",), 0)
     assert (source.streams, list(source.sources), source.sources["a"].number) == (("b", "a"), ["a"], 1)
 

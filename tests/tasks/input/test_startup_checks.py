@@ -39,7 +39,13 @@ match: |
 AT = TopicPartition("t", 0)
 SPEC = InputSpec(stream="use", topic="t", key="card")
 POSITION = Position(
-    None, {"use": InputPosition("t", "id", 10, 5)}, ("use",), {}, journal=2, changelog="c1", journal_id="j1"
+    watermark=None,
+    inputs={"use": InputPosition(topic="t", topic_id="id", next=10, replay_from=5)},
+    streams=("use",),
+    rules={},
+    journal=2,
+    changelog="c1",
+    journal_id="j1",
 )
 
 
@@ -162,8 +168,11 @@ def test_what_waited_is_read_again_and_the_rest_only_stands(replay_from: int, ca
     values = [b'{"card": "c", "ts": %d}' % number for number in range(4)]
     log.append([Append(topic="t", records=[(b"c", value) for value in values], partition=0)])
     source = Recovering([SPEC], ("card",), 0)
-    inputs = {"gone": InputPosition("t", "id", 3, 1), "use": InputPosition("t", "id", 3, replay_from)}
-    recover_waiting(log, source, Position(None, inputs, ("use", "gone"), {}), 0)
+    inputs = {
+        "gone": InputPosition(topic="t", topic_id="id", next=3, replay_from=1),
+        "use": InputPosition(topic="t", topic_id="id", next=3, replay_from=replay_from),
+    }
+    recover_waiting(log, source, Position(watermark=None, inputs=inputs, streams=("use", "gone"), rules={}), 0)
     assert source.sources["use"].next == 3
     assert source.came == ({} if came is None else {"use": came})
 

@@ -37,7 +37,9 @@ def test_after_a_crash_only_what_still_waits_is_kept_again() -> None:
     values = [value(100, "x"), value(500, "y"), value(450, "z")]
     given(source, "ta", *values)
     given(source, "tb", value(300, "w"), value(310, "w"))
-    position = Position(known_time(source.watermark), source.inputs(), source.streams, {}, 0)
+    position = Position(
+        watermark=known_time(source.watermark), inputs=source.inputs(), streams=source.streams, rules={}, journal=0
+    )
     again = source_of()
     again.resume(position)
     for stream, topic, all_ in (("a", "ta", values), ("b", "tb", [value(300, "w"), value(310, "w")])):

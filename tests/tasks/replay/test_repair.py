@@ -53,7 +53,13 @@ match: |
 """
 ROWS = [store_prefix(key, "rule") + b"\0" for key in (b"a", b"b", b"c")]
 PLACE = Position(
-    5, {"use": InputPosition("t", "id", 10, 5, 3)}, ("use",), {"r": "1"}, 2, ruleset_change=1, changelog="c1"
+    watermark=5,
+    inputs={"use": InputPosition(topic="t", topic_id="id", next=10, replay_from=5, max_event_time=3)},
+    streams=("use",),
+    rules={"r": "1"},
+    journal=2,
+    ruleset_change=1,
+    changelog="c1",
 )
 
 
@@ -86,7 +92,9 @@ def test_rows_of_equal_states_are_taken_from_the_changelog(same_place: bool) -> 
 
 
 def test_two_positions_are_alike_but_for_how_far_back_is_read_again() -> None:
-    read_more = replace(PLACE, inputs={"use": InputPosition("t", "id", 10, 1, 2)})
+    read_more = replace(
+        PLACE, inputs={"use": InputPosition(topic="t", topic_id="id", next=10, replay_from=1, max_event_time=2)}
+    )
     assert is_same_position(PLACE, read_more)
     assert is_same_position(PLACE, replace(PLACE, changelog="", service="s"))
     assert is_same_position(replace(PLACE, changelog=""), PLACE)
@@ -94,8 +102,12 @@ def test_two_positions_are_alike_but_for_how_far_back_is_read_again() -> None:
     assert not is_same_position(PLACE, None)
     assert not is_same_position(None, PLACE)
     for other in (
-        replace(PLACE, inputs={"use": InputPosition("t", "id", 11, 5, 3)}),
-        replace(PLACE, inputs={"use": InputPosition("t", "id2", 10, 5, 3)}),
+        replace(
+            PLACE, inputs={"use": InputPosition(topic="t", topic_id="id", next=11, replay_from=5, max_event_time=3)}
+        ),
+        replace(
+            PLACE, inputs={"use": InputPosition(topic="t", topic_id="id2", next=10, replay_from=5, max_event_time=3)}
+        ),
         replace(PLACE, watermark=6),
         replace(PLACE, rules={"r": "2"}),
         replace(PLACE, journal=3),
@@ -112,7 +124,9 @@ def test_the_offset_of_a_shared_input_is_never_raised(committed: int | None, off
     log.create([TopicSpec("t", 1), TopicSpec("own", 1)])
     if committed is not None:
         log.set_committed("g", {at: committed, own: 3})
-    place = replace(PLACE, inputs={**PLACE.inputs, "own": InputPosition("own", "id", 4, 4)})
+    place = replace(
+        PLACE, inputs={**PLACE.inputs, "own": InputPosition(topic="own", topic_id="id", next=4, replay_from=4)}
+    )
     found = repaired_offsets(log, "g", place, 0, {"t"})
     assert found == ({own: 4} if offset is None else {own: 4, at: offset})
 
@@ -194,10 +208,12 @@ def plan_with(*inputs: InputSpec) -> Plan:
 def place(log: MemoryLog, journal: int = 4, **nexts: int) -> Position:
     topics = {"use": "t", "own": "own"}
     inputs = {
-        stream: InputPosition(topics[stream], log.topics([topics[stream]])[topics[stream]].id, at, at)
+        stream: InputPosition(
+            topic=topics[stream], topic_id=log.topics([topics[stream]])[topics[stream]].id, next=at, replay_from=at
+        )
         for stream, at in nexts.items()
     }
-    return Position(None, inputs, tuple(inputs), {}, journal)
+    return Position(watermark=None, inputs=inputs, streams=tuple(inputs), rules={}, journal=journal)
 
 
 def until(
@@ -254,13 +270,13 @@ def test_what_was_never_processed_is_refused() -> None:
 def test_the_rules_of_a_state_are_those_that_the_journal_names() -> None:
     log, plan = log_with(), plan_with()
     assert plan_of_position(log, plan, 0, None) is plan
-    assert plan_of_position(log, plan, 0, Position(None, {}, (), plan.versions)) is plan
+    assert plan_of_position(log, plan, 0, Position(watermark=None, inputs={}, streams=(), rules=plan.versions)) is plan
     older = plan_of_rules(RULE.replace("10s", "20s"), {"use": {"key": "k"}}, {}, {})
     for number, each in enumerate((older, plan), 1):
         inputs = {"use": 0, "own": 0}
         entry = JournalEntry(kind="rules", number=number, inputs=inputs, watermark=None, facts=rules_facts(each))
         log.append([Append(topic="journal", records=[(b"0", pack_entry(entry))], partition=0)])
-    stored = Position(None, {}, (), older.versions, 1)
+    stored = Position(watermark=None, inputs={}, streams=(), rules=older.versions, journal=1)
     assert plan_of_position(log, plan, 0, stored).versions == older.versions
     assert plan_of_position(log, plan, 0, replace(stored, journal=2)).versions == plan.versions
     assert plan_of_position(log, plan, 0, replace(stored, journal=0)) is plan

@@ -36,7 +36,12 @@ def test_a_store_that_takes_the_place_of_another_gets_its_rows() -> None:
 
 def rows(found: ReplayDedupFilter, next_: int, watermark: int | None) -> list[bytes]:
     """What is taken away at a position."""
-    position = Position(watermark, {"a": InputPosition("t", "", next_, next_)}, ("a",), {})
+    position = Position(
+        watermark=watermark,
+        inputs={"a": InputPosition(topic="t", topic_id="", next=next_, replay_from=next_)},
+        streams=("a",),
+        rules={},
+    )
     changes = found.changes(position)
     assert all(value is None for _, value in changes)
     return [row for row, _ in changes]

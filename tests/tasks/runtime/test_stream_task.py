@@ -191,7 +191,12 @@ def test_offsets_that_do_not_agree_with_the_state_are_refused(tmp_path: Path) ->
 
 # ---------------------------------------------------------------- the offsets that are its own
 
-TAKEN = Position(None, {"left": InputPosition("left", "", 5, 5)}, ("left",), {})
+TAKEN = Position(
+    watermark=None,
+    inputs={"left": InputPosition(topic="left", topic_id="", next=5, replay_from=5)},
+    streams=("left",),
+    rules={},
+)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ function diagnostic(view, finding) {
   let from = place(view, finding.line, finding.column);
   let to = Math.max(from, place(view, finding.end_line || finding.line, finding.end_column || finding.column));
   if (from === to) {
-    // An empty place, as the end of a line, is shown on the character beside it.
+    // An empty place, as the end of a line, is shown on the character next to it.
     const line = view.state.doc.lineAt(from);
     if (to < line.to) to += 1;
     else if (from > line.from) from -= 1;

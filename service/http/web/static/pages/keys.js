@@ -327,7 +327,7 @@ function alertsPart(found) {
 // ---------------------------------------------------------------- why not
 
 function whyPart(place, key, chosen, over) {
-  const answer = h("div", {}, h("p", { class: "muted small" }, "Choose a rule: its run over this key's events is told event by event."));
+  const answer = h("div", {}, h("p", { class: "muted small" }, "Choose a rule to see its run over this key's events, event by event."));
   const box = h("select", { "aria-label": "Rule", id: "why-rule" }, h("option", { value: "" }, "Choose a rule"));
   put(place, card("Why did a rule not fire?", { aside: box }, answer));
   get("/rules").then((found) => {

@@ -86,7 +86,7 @@ export function mount(root) {
       const act = button("Redrive…", () => redrive([...chosen], load), "main", { disabled: true, id: "redrive" });
       const tellAct = () => {
         act.disabled = !may("operate") || chosen.size === 0;
-        act.textContent = chosen.size ? `Redrive ${counted(chosen.size, "letter")}…` : "Redrive…";
+        act.textContent = chosen.size ? `Redrive ${counted(chosen.size, "dead letter")}…` : "Redrive…";
       };
       put(
         place,
@@ -94,7 +94,7 @@ export function mount(root) {
           "div",
           { class: "card-body grid wide-left" },
           h("div", {}, bars((found.summary || []).map((each) => ({ name: `${each.reason}${each.stream ? ` · ${each.stream}` : ""}`, count: each.letters, note: each.redriven ? `${whole(each.redriven)} redriven` : "" })), { label: "Dead letters by reason" })),
-          h("div", { class: "stack" }, h("p", { class: "muted small" }, "A redriven letter goes back to its stream once more. One that dies again is counted. Mend the cause first."), h("div", { class: "toolbar" }, button("All that are open…", () => redrive([], load), "", { disabled: !may("operate"), id: "redrive-all" }), act), may("operate") ? null : h("p", { class: "note" }, "Your role may look, not redrive.")),
+          h("div", { class: "stack" }, h("p", { class: "muted small" }, "A redriven dead letter goes back to its stream once more. One that dies again is counted. Fix the cause first."), h("div", { class: "toolbar" }, button("All that are open…", () => redrive([], load), "", { disabled: !may("operate"), id: "redrive-all" }), act), may("operate") ? null : h("p", { class: "note" }, "Your role may look, not redrive.")),
         ),
         letterTable(found.letters, chosen, tellAct),
       );
@@ -193,7 +193,7 @@ function letterTable(letters, chosen, tell) {
         cell: (each) =>
           h("input", {
             type: "checkbox",
-            "aria-label": `Choose letter ${each.letter}`,
+            "aria-label": `Choose dead letter ${each.letter}`,
             disabled: !may("operate") || each.redriven,
             onchange: (event) => {
               if (event.target.checked) chosen.add(each.letter);
@@ -223,9 +223,9 @@ async function redrive(letters, after) {
     const plan = found.plan;
     put(
       place,
-      h("p", {}, plan.letters ? `${counted(plan.letters, "letter")} will go back: ` : "No letter would go back.", Object.entries(plan.to || {}).map(([stream, count]) => `${whole(count)} to ${stream}`).join(", ")),
+      h("p", {}, plan.letters ? `${counted(plan.letters, "dead letter")} will go back: ` : "No dead letter would go back.", Object.entries(plan.to || {}).map(([stream, count]) => `${whole(count)} to ${stream}`).join(", ")),
       Object.entries(plan.left_out || {}).map(([reason, count]) => h("p", { class: "note" }, `${whole(count)} left out: ${reason}`)),
-      plan.died_again ? h("p", { class: "note warn" }, `${counted(plan.died_again, "letter")} died again before: is the cause repaired?`) : null,
+      plan.died_again ? h("p", { class: "note warn" }, `${counted(plan.died_again, "dead letter")} died again before: is the cause repaired?`) : null,
     );
     doIt.disabled = !plan.letters;
   } catch (fault) {
@@ -237,7 +237,7 @@ async function redrive(letters, after) {
     try {
       const done = await post("/dead-letters/redrive", { reasons: [], letters, to: null, dry_run: false });
       box.close();
-      toast(`${counted(done.redriven, "letter")} redriven`);
+      toast(`${counted(done.redriven, "dead letter")} redriven`);
       after();
     } catch (fault) {
       failed(fault);
@@ -294,7 +294,7 @@ function restoreTable(tasks) {
 }
 
 function auditTable(found) {
-  if (!found.entries.length) return empty("Nothing was changed yet", "Who published, labelled or redrove what is kept here.");
+  if (!found.entries.length) return empty("Nothing was changed yet", "Changes, labels and redrives are listed here, with their authors.");
   return table(
     [
       { head: "When", class: "tight num", cell: (each) => time(each.at) },

@@ -144,7 +144,7 @@ async function draw(root, state, rule, words, name, go) {
       state.editor.setFindings(found.findings);
       tellFindings(findings, verdict, found, state.editor);
       publishButton.disabled = !found.ok || text === state.saved;
-      publishButton.title = !found.ok ? "Mend the errors first" : text === state.saved ? "Nothing has changed" : "";
+      publishButton.title = !found.ok ? "Fix the errors first" : text === state.saved ? "Nothing has changed" : "";
       panels[shown].changed?.();
     } catch (fault) {
       if (mine !== asked || state.over) return;

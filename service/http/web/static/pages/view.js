@@ -157,7 +157,7 @@ function versionsPart(place, view, state) {
             { head: "", class: "tight", cell: (each) => (each.version === view.version ? badge("readers see this", "good") : "") },
             { head: "Made", class: "tight num", cell: (each) => time(each.made) },
             { head: "Rows", class: "tight num", cell: (each) => whole(each.rows) },
-            { head: "How", class: "grow", cell: (each) => (each.kind === "full" ? "all rows anew" : `a part again, the rest as in version ${each.base}`) },
+            { head: "How", class: "grow", cell: (each) => (each.kind === "full" ? "all rows rewritten" : `a part again, the rest as in version ${each.base}`) },
             { head: "", class: "tight", cell: (each) => (each.version === view.version || !may("operate") ? "" : button("Show this one", () => back(view, each, state), "low")) },
           ],
           view.kept,

@@ -258,6 +258,9 @@ class Demo:
         self._say(f"[red]samovar {what} of {service.name} ended with {code}[/red]; its last words:")
         for line in last:
             self._console.print(f"  {line}", markup=False, highlight=False)
+        if service.settings.log.kafka is None and any("input-expired" in line for line in last):
+            kept = service.settings.state.parent
+            self._say(f"It was stopped for longer than its streams keep events. To begin again: rm -r {kept}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)

@@ -34,7 +34,7 @@ class UnknownPointError(ValueError):
     """SAMOVAR_KILL names no point."""
 
 
-def _armed(setting: str) -> tuple[str, int, signal.Signals]:
+def _parse_setting(setting: str) -> tuple[str, int, signal.Signals]:
     name, count, sent = (*setting.split(":"), "", "")[:3]
     known = POINTS + MOVES + SWITCHES + VIEWS + EXPORTS + REPARTITIONS + ARCHIVES
     if name and name not in known:
@@ -43,7 +43,7 @@ def _armed(setting: str) -> tuple[str, int, signal.Signals]:
 
 
 on_pass: Callable[[str], None] | None = None  # a simulator's: it is told of every point
-_name, _left, _signal = _armed(os.environ.get("SAMOVAR_KILL", ""))
+_name, _left, _signal = _parse_setting(os.environ.get("SAMOVAR_KILL", ""))
 
 
 def is_armed(name: str) -> bool:

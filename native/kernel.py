@@ -126,11 +126,11 @@ def typed(library: Any, signatures: Mapping[str, tuple[Any, Sequence[Any]]]) -> 
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
         if result in (Handle, KernelCount):
-            function.errcheck = _checked
+            function.errcheck = _check_count
     return library
 
 
-def _checked(result: Any, function: Any, _arguments: Any) -> int:
+def _check_count(result: Any, function: Any, _arguments: Any) -> int:
     value: int | None = result.value
     if value is None or value == NO_MEMORY:
         raise KernelMemoryError(f"there is no memory for what the kernel was asked to do ({function.__name__})")

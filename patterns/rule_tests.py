@@ -67,7 +67,7 @@ def run_test(rule: Rule, test: RuleTest) -> RuleTestResult:
     texts = [json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events]
     messages = [text.encode("utf-8", "replace") for text in texts]
     found: list[dict[str, Any]] = []
-    for matches in _fed(EventReplay(program), messages):
+    for matches in _feed_messages(EventReplay(program), messages):
         found += matches
     shown = [describe_match(match) for match in found]
     wanted = [describe_expected(expected) for expected in test.expect]
@@ -85,7 +85,7 @@ def run_test(rule: Rule, test: RuleTest) -> RuleTestResult:
     )
 
 
-def _fed(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:
+def _feed_messages(replay: EventReplay, messages: Sequence[bytes]) -> Iterator[Matches]:
     decoder = Decoder(replay.program.fields)
     batch = decoder.batch()
     decoder.decode(batch, joined(messages), copy=True)
@@ -160,7 +160,7 @@ def _why(rule: Rule, test: RuleTest, messages: Sequence[bytes], found: Sequence[
     have = [tuple(match["key"].values()) for match in found]
     best: tuple[int, tuple[str, ...]] = (-1, ())
     for key in _missing_keys(rule, test, have):
-        story = follow(program, key, lambda replay: _fed(replay, messages))
+        story = follow(program, key, lambda replay: _feed_messages(replay, messages))
         if len(story.notes) > best[0]:
             best = (len(story.notes), explain(story, names).conclusion)
     return best[1]

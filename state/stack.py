@@ -142,7 +142,7 @@ class Overlay:
         last = len(keys) if end is None else bisect_left(keys, end)
         above = [(key, self._changes[key]) for key in keys[bisect_left(keys, start) : last]]
         below = self._store.range(start, end)
-        return _merged(below, above) if above else below
+        return _merge_changes(below, above) if above else below
 
     def put(self, key: bytes, value: bytes) -> None:
         self._changes[key] = value
@@ -169,7 +169,7 @@ class Overlay:
         return self._sorted
 
 
-def _merged(below: Iterator[tuple[bytes, bytes]], above: list[Change]) -> Iterator[tuple[bytes, bytes]]:
+def _merge_changes(below: Iterator[tuple[bytes, bytes]], above: list[Change]) -> Iterator[tuple[bytes, bytes]]:
     """Both in order of keys; of two pairs with one key the one from above counts."""
     waiting = next(below, None)
     for key, value in above:

@@ -62,7 +62,7 @@ class TableStore:
 
     def ingest(self, pairs: Iterable[Change]) -> None:
         """Pairs in strict order of keys."""
-        self._made(lambda file: write_table(file, pairs, self._memory, self.folder))
+        self._write_table(lambda file: write_table(file, pairs, self._memory, self.folder))
 
     def copy(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         """As `ingest`, of any number of rows: in files of a bounded size."""
@@ -72,9 +72,9 @@ class TableStore:
 
     def ingest_table(self, table: SortedTable) -> None:
         """As `ingest`, of a table that writes its own file."""
-        self._made(lambda file: do(lambda: table.write(file), self.folder))
+        self._write_table(lambda file: do(lambda: table.write(file), self.folder))
 
-    def _made(self, write: Callable[[Path], int]) -> None:
+    def _write_table(self, write: Callable[[Path], int]) -> None:
         file = self.folder / f"{len(self.files) + 1:06}{ENDING}"
         rows = write(file)
         if rows:

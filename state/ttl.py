@@ -25,7 +25,7 @@ class UnknownRowVersionError(ValueError):
     """A row was written by a newer Samovar."""
 
 
-def _packed(time_ms: int) -> bytes:
+def _pack_time(time_ms: int) -> bytes:
     """A time that is out of bounds is the first or the last one, never `never`."""
     return min(max(time_ms + _ZERO, 0), _LAST).to_bytes(8, "big")
 
@@ -54,13 +54,13 @@ class TtlStore:
 
     def get(self, key: bytes) -> bytes | None:
         row = self._rows.get(key)
-        return row[_HEADER:] if row is not None and _expiry(row) > _packed(self._now()) else None
+        return row[_HEADER:] if row is not None and _expiry(row) > _pack_time(self._now()) else None
 
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.get(key) for key in keys]
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        now = _packed(self._now())
+        now = _pack_time(self._now())
         below = self._rows.range(start, end)
         return ((key, row[_HEADER:]) for key, row in below if _expiry(row) > now)
 
@@ -70,7 +70,7 @@ class TtlStore:
         if self._ttl_ms is None:
             self._rows.put(key, VERSION + _NEVER + value)
             return
-        expiry = _packed(self._now() + self._ttl_ms)
+        expiry = _pack_time(self._now() + self._ttl_ms)
         self._rows.put(key, VERSION + expiry + value)
         self._index.put(expiry + key, b"")
 
@@ -92,7 +92,7 @@ class TtlStore:
 
     def expire(self, watermark: int) -> list[bytes]:
         """Delete what is due, as an ordinary write: it reaches the changelog as tombstones. The keys deleted."""
-        due = [key for key, _ in self._index.range(b"", _packed(watermark + 1))]
+        due = [key for key, _ in self._index.range(b"", _pack_time(watermark + 1))]
         keys = [key[8:] for key in due]
         # The row decides, not the index: one that does not fit its rows must not delete a living one.
         rows = zip(due, keys, self._rows.multi_get(keys), strict=True)

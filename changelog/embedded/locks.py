@@ -56,7 +56,7 @@ def take(path: Path, wait_s: float = 0.0) -> HeldLock | None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + wait_s
-    while not _locked(handle, fcntl.LOCK_EX):
+    while not _try_lock(handle, fcntl.LOCK_EX):
         if time.monotonic() >= deadline:
             os.close(handle)
             return None
@@ -66,7 +66,7 @@ def take(path: Path, wait_s: float = 0.0) -> HeldLock | None:
     return HeldLock(path, handle)
 
 
-def _locked(handle: int, kind: int) -> bool:
+def _try_lock(handle: int, kind: int) -> bool:
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -100,6 +100,6 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not _locked(handle, fcntl.LOCK_SH)
+        return not _try_lock(handle, fcntl.LOCK_SH)
     finally:
         os.close(handle)

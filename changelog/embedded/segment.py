@@ -113,7 +113,7 @@ def pack(records: SegmentColumns, segment_bytes: int = DEFAULTS.segment_bytes) -
         if records.head_sizes is not None:
             sizes.append(records.head_sizes[rows])
         parts = [b"".join(part[rows]) for part in (records.keys, records.values, records.heads)]
-        yield end - start, _sealed(end - start, flags, sizes, parts)
+        yield end - start, _seal(end - start, flags, sizes, parts)
 
 
 def repack(records: RecordBlock, first: int, following: int, row_time: int) -> bytes:
@@ -132,7 +132,7 @@ def repack(records: RecordBlock, first: int, following: int, row_time: int) -> b
         flags |= HEADERS
         arrays.append(_sizes_of(records.header_bytes, np.zeros(len(records), np.bool_)))
         parts[2] = _bytes_of(records.header_bytes)
-    return _sealed(len(records), flags, arrays, parts)
+    return _seal(len(records), flags, arrays, parts)
 
 
 def cuts(total: Int64s, segment_bytes: int) -> Iterator[tuple[int, int]]:
@@ -144,7 +144,7 @@ def cuts(total: Int64s, segment_bytes: int) -> Iterator[tuple[int, int]]:
         start, passed = end, int(total[end - 1])
 
 
-def _sealed(count: int, flags: int, arrays: Sequence[NDArray[np.generic]], parts: Sequence[bytes]) -> bytes:
+def _seal(count: int, flags: int, arrays: Sequence[NDArray[np.generic]], parts: Sequence[bytes]) -> bytes:
     pieces = (_SIZES.pack(count, *map(len, parts)), *(array.tobytes() for array in arrays), *parts)
     crc = 0
     for piece in pieces:
@@ -172,7 +172,7 @@ def _bytes_of(messages: Messages) -> bytes:
 
 def unpack(standing: SegmentInfo, data: bytes) -> RecordBlock:
     """The records of a segment. Their bytes are views of `data`."""
-    count, flags, part_sizes = _checked(data)
+    count, flags, part_sizes = _check_head(data)
     at = _HEAD.size + _SIZES.size
     places, times = np.arange(count, dtype=np.int64), np.full(count, standing.time, np.int64)
     if flags & PLACES:
@@ -206,7 +206,7 @@ def unpack(standing: SegmentInfo, data: bytes) -> RecordBlock:
     )
 
 
-def _checked(data: bytes) -> tuple[int, int, list[int]]:
+def _check_head(data: bytes) -> tuple[int, int, list[int]]:
     """The number of records, the flags and the sizes of the three parts, once all is seen to be whole."""
     fixed = _HEAD.size + _SIZES.size
     if len(data) < fixed:

@@ -59,7 +59,7 @@ def packed_appends(
                 f"a record for topic {append.topic} has {largest} bytes; the topic takes {limit}",
                 "Write smaller records, or make the topic with a larger max.message.bytes.",
             )
-        for partition, here in _placed(topics, append, records):
+        for partition, here in _assign_partitions(topics, append, records):
             for count, data in pack(here, segment_bytes):
                 pending.append(
                     PendingSegment(stored=stored, partition=partition, named=is_named, count=count, data=data)
@@ -67,7 +67,7 @@ def packed_appends(
     return pending
 
 
-def _placed(
+def _assign_partitions(
     topics: Mapping[str, StoredTopic], append: Append, records: SegmentColumns
 ) -> Iterator[tuple[int, SegmentColumns]]:
     """The records of each partition, in their order."""

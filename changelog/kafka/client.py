@@ -109,7 +109,7 @@ def _missing(detail: str) -> Refused:
 
 
 @cache
-def _called() -> Any:
+def _client_functions() -> Any:
     found = [ctypes.cast(getattr(client(), name), c_void_p) for name in CALLED]
     return (c_void_p * len(found))(*found)
 
@@ -157,21 +157,21 @@ class Fetcher:
         self._queue = library.rd_kafka_queue_get_consumer(self._handle)
         self._room: Any = (c_void_p * 0)()
         known = [library.rd_kafka_topic_new(self._handle, topic.encode(), None) for topic in topics]
-        self._end = finalize(self, _closed, library, self._handle, self._queue, known, self._on_error)
+        self._end = finalize(self, _close_handles, library, self._handle, self._queue, known, self._on_error)
 
     def close(self) -> None:
         self._end()
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        self._tell(self._library.rd_kafka_assign, positions)
+        self._call_with_positions(self._library.rd_kafka_assign, positions)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        self._tell(self._library.rd_kafka_pause_partitions, dict.fromkeys(partitions, 0))
+        self._call_with_positions(self._library.rd_kafka_pause_partitions, dict.fromkeys(partitions, 0))
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        self._tell(self._library.rd_kafka_resume_partitions, dict.fromkeys(partitions, 0))
+        self._call_with_positions(self._library.rd_kafka_resume_partitions, dict.fromkeys(partitions, 0))
 
-    def _tell(self, how: Any, positions: Mapping[TopicPartition, int]) -> None:
+    def _call_with_positions(self, how: Any, positions: Mapping[TopicPartition, int]) -> None:
         library = self._library
         places = library.rd_kafka_topic_partition_list_new(len(positions))
         try:
@@ -203,7 +203,7 @@ class Fetcher:
         return max(int(count), 0)
 
 
-def _closed(library: Any, handle: int, queue: int, topics: Sequence[int | None], _on_error: object) -> None:
+def _close_handles(library: Any, handle: int, queue: int, topics: Sequence[int | None], _on_error: object) -> None:
     for topic in topics:
         if topic:
             library.rd_kafka_topic_destroy(topic)
@@ -215,7 +215,7 @@ class _Gathered:
     """The kernel's columns. Arrays over them keep it alive."""
 
     def __init__(self, room: Any, count: int) -> None:
-        self.handle = _gathering().samovar_gather(room, count, _called())
+        self.handle = _gathering().samovar_gather(room, count, _client_functions())
         finalize(self, kernel().samovar_gathered_free, self.handle)
 
 

@@ -81,9 +81,9 @@ class KafkaMember:
             raise
         self._consumer.subscribe(
             list(joining.topics) if joining.lead is None else [joining.lead],
-            on_assign=self._kept(self._on_assign),
-            on_revoke=self._kept(self._on_revoke),
-            on_lost=self._kept(self._on_lost),
+            on_assign=self._keeping_errors(self._on_assign),
+            on_revoke=self._keeping_errors(self._on_revoke),
+            on_lost=self._keeping_errors(self._on_lost),
         )
 
     def _ready_writer(self) -> Writer:
@@ -163,7 +163,7 @@ class KafkaMember:
 
     # ---------------------------------------------------------------- partitions
 
-    def _kept(self, callback: Rebalanced) -> Rebalanced:
+    def _keeping_errors(self, callback: Rebalanced) -> Rebalanced:
         """The client is confused by an exception that leaves a callback: it is kept, and raised by what called it."""
 
         def run(consumer: Consumer, places: Sequence[KafkaPlace]) -> None:
@@ -196,17 +196,17 @@ class KafkaMember:
             if self._owned:
                 (self._joining.on_revoked if self._usable else self._joining.on_lost)(sorted(self._owned))
         finally:
-            self._let_go(consumer)
+            self._close_consumer(consumer)
         failpoints.hit("revoke.after")
 
     def _on_lost(self, consumer: Consumer, _places: Sequence[KafkaPlace]) -> None:
         self._usable = False
         lost = sorted(self._owned)
-        self._let_go(consumer)
+        self._close_consumer(consumer)
         if lost:
             self._joining.on_lost(lost)
 
-    def _let_go(self, consumer: Consumer) -> None:
+    def _close_consumer(self, consumer: Consumer) -> None:
         self._owned, self._is_assigned = set(), False
         self._stream.forget()
         consumer.unassign()

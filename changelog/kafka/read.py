@@ -79,13 +79,15 @@ class PositionReader:
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.update(partitions)
-        self._tell(self._fetcher.pause, partitions)
+        self._call_with_positions(self._fetcher.pause, partitions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.difference_update(partitions)
-        self._tell(self._fetcher.resume, partitions)
+        self._call_with_positions(self._fetcher.resume, partitions)
 
-    def _tell(self, how: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition]) -> None:
+    def _call_with_positions(
+        self, how: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition]
+    ) -> None:
         known = [at for at in partitions if at in self._positions]
         if known and not self._moved:  # else the client hears of it together with the positions
             how(known)
@@ -118,7 +120,9 @@ class PositionReader:
                     self._tell_positions()
                 records: list[Records] = []
                 if self._positions or self._poll_group is None:
-                    records = self._taken(*self._fetcher.fetch(max_records, 0.0 if self._interrupted else wait_s))
+                    records = self._advance_past(
+                        *self._fetcher.fetch(max_records, 0.0 if self._interrupted else wait_s)
+                    )
                 if records:
                     return records
                 if self._down is not None:
@@ -139,7 +143,7 @@ class PositionReader:
         if paused:
             self._fetcher.pause(paused)
 
-    def _taken(self, fetched: list[RecordBlock], errors: list[ConsumeError]) -> list[Records]:
+    def _advance_past(self, fetched: list[RecordBlock], errors: list[ConsumeError]) -> list[Records]:
         """Moves positions past what was fetched. An error is raised now, or after what came with it."""
         ends: dict[TopicPartition, int] = {}  # of partitions that are read to their ends
         for each in errors:

@@ -170,7 +170,7 @@ def starting(
         is_installed = find_spec("pyspark") is not None
     if not is_installed:
         raise Refused("spark-missing", "PySpark is not installed here", "Install it: `pip install 'samovar[spark]'`.")
-    opened = _opened()
+    opened = _existing_session()
     if opened is not None:
         yield SessionStart(lambda: opened)
         return
@@ -226,7 +226,7 @@ def may_be_local(master: str | None) -> bool:
     return is_local(master or LOCAL) and (master is not None or SUBMITTED not in os.environ)
 
 
-def _opened() -> OpenSession | None:
+def _existing_session() -> OpenSession | None:
     """The session that this process has already: of a notebook, of tests, of a command around this one."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes long, and is not always installed
 

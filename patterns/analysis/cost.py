@@ -78,7 +78,7 @@ def cost(rule: tree.Rule, *, max_events: int = MAX_EVENTS, max_partials: int = M
         typical_bytes=min(row + typical + past, worst),
         worst_bytes=worst,
         partials=partials,
-        held_ms=_held(rule, histories),
+        held_ms=_retention_ms(rule, histories),
         overflow_events=overflow,
     )
 
@@ -211,14 +211,14 @@ def _asked_for(having: tree.Expr) -> int:
     return asked or COMMON_EVENTS
 
 
-def _shown(rule: tree.Rule) -> list[tree.Expr]:
+def _output_expressions(rule: tree.Rule) -> list[tree.Expr]:
     return [*rule.shown, *([] if rule.form.having is None else [rule.form.having])]
 
 
 def _captures(rule: tree.Rule, form: tree.SequenceForm) -> dict[str, int]:
     """How many values are kept of an event of each step: what is read of the step, and of the last event."""
     read: dict[str, set[tree.Expr]] = {}
-    for expr in (*_conditions(rule), *_shown(rule)):
+    for expr in (*_conditions(rule), *_output_expressions(rule)):
         for item in walk(expr):
             if isinstance(item, tree.OfStep):
                 read.setdefault(item.step, set()).add(item.value)
@@ -231,7 +231,7 @@ def _captures(rule: tree.Rule, form: tree.SequenceForm) -> dict[str, int]:
 
 def _last_event(rule: tree.Rule) -> set[tree.Expr]:
     """What `having`, `emit` and `message` read of the last event: expressions over plain fields."""
-    return {item for expr in _shown(rule) for item in _of_event(expr)}
+    return {item for expr in _output_expressions(rule) for item in _of_event(expr)}
 
 
 def _of_event(expr: tree.Expr) -> Iterator[tree.Expr]:
@@ -245,10 +245,10 @@ def _of_event(expr: tree.Expr) -> Iterator[tree.Expr]:
 
 
 def _aggregates(rule: tree.Rule) -> Iterator[tree.Aggregate]:
-    return (item for expr in _shown(rule) for item in walk(expr) if isinstance(item, tree.Aggregate))
+    return (item for expr in _output_expressions(rule) for item in walk(expr) if isinstance(item, tree.Aggregate))
 
 
-def _held(rule: tree.Rule, histories: list[tree.History]) -> int | None:
+def _retention_ms(rule: tree.Rule, histories: list[tree.History]) -> int | None:
     """How long after a key's last event its state is gone, at the latest."""
     form, quiet = rule.form, rule.suppress_ms or 0
     if isinstance(form, tree.SequenceForm):

@@ -158,13 +158,13 @@ class Frames:
 def found_columns(frame: pa.RecordBatch, path: str) -> list[Any]:
     """The column of a dotted path: where several spellings exist, joined so that the first that is not null counts."""
     names = path.split(".")
-    found = list(_found(list(zip(frame.schema.names, frame.columns, strict=True)), names))
+    found = list(_member_path(list(zip(frame.schema.names, frame.columns, strict=True)), names))
     if len(found) > 1 and all(column.type == found[0].type for column in found):
         return [pc.coalesce(*found)]
     return found
 
 
-def _found(members: list[tuple[str, Any]], names: Sequence[str]) -> Iterator[Any]:
+def _member_path(members: list[tuple[str, Any]], names: Sequence[str]) -> Iterator[Any]:
     known = dict(members)
     for cut in range(1, len(names) + 1):
         column = known.get(".".join(names[:cut]))
@@ -175,7 +175,7 @@ def _found(members: list[tuple[str, Any]], names: Sequence[str]) -> Iterator[Any
         elif pa.types.is_struct(column.type):
             # A struct that is null has null members: flatten, unlike field(), says so.
             inner = [column.type.field(place).name for place in range(column.type.num_fields)]
-            yield from _found(list(zip(inner, column.flatten(), strict=True)), names[cut:])
+            yield from _member_path(list(zip(inner, column.flatten(), strict=True)), names[cut:])
 
 
 def array_of(column: Any, name: str) -> KernelColumn:

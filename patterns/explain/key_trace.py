@@ -115,7 +115,9 @@ def follow(
     for _ in feed(replay):
         pass
     end = None if replay.flush else replay.end_ms
-    return KeyTrace(plan=plan, key=_named(plan, key), events=tuple(events.values()), notes=tuple(notes), end_ms=end)
+    return KeyTrace(
+        plan=plan, key=_name_key_parts(plan, key), events=tuple(events.values()), notes=tuple(notes), end_ms=end
+    )
 
 
 def follow_from(
@@ -133,10 +135,12 @@ def follow_from(
     notes = states.notes()
     offsets = {note["event"] for note in notes if note["what"] == "event"}
     events = _rows_at(batch, offsets, program.fields)
-    return KeyTrace(plan=plan, key=_named(plan, key), events=tuple(events), notes=tuple(notes), end_ms=until_ms)
+    return KeyTrace(
+        plan=plan, key=_name_key_parts(plan, key), events=tuple(events), notes=tuple(notes), end_ms=until_ms
+    )
 
 
-def _named(plan: RulePlan, key: Sequence[Scalar]) -> dict[str, Scalar]:
+def _name_key_parts(plan: RulePlan, key: Sequence[Scalar]) -> dict[str, Scalar]:
     return dict(zip([part.name for part in plan.rule.form.by], key, strict=True))
 
 

@@ -88,7 +88,7 @@ def condition_words(expr: tree.Expr) -> str:  # noqa: PLR0911 - one return per k
         case tree.Call("cidr", args):
             return f"{value_words(args[0])} lies in the network {listed([_bare(arg) for arg in args[1:]], 'or')}"
         case tree.History("seen"):
-            return _seen(expr, "was seen")
+            return _seen_phrase(expr, "was seen")
     return f"{value_words(expr)} is true"
 
 
@@ -102,7 +102,7 @@ def _inside(part: tree.Expr, op: str) -> str:
 def _not(operand: tree.Expr) -> str:
     match operand:
         case tree.History("seen"):
-            return _seen(operand, "was not seen")
+            return _seen_phrase(operand, "was not seen")
         case tree.In():
             return _membership(operand, not operand.negated)
         case tree.TextMatch():
@@ -174,7 +174,7 @@ def _text_match(expr: tree.TextMatch, negated: bool) -> str:
     return f"{value_words(expr.operand)} {opposite if negated else verb} {patterns}{case}"
 
 
-def _seen(expr: tree.History, verb: str) -> str:
+def _seen_phrase(expr: tree.History, verb: str) -> str:
     among = "" if expr.where is None else f", among events in which {condition_words(expr.where)}"
     what = "it" if expr.value is None else value_words(expr.value)
     return f"this {what} {verb} in the {span_words(expr.span_ms)} before{among}"
@@ -204,9 +204,9 @@ def value_words(expr: tree.Expr) -> str:
 
 def _arithmetic(expr: tree.Binary) -> str:
     if is_difference(expr):
-        since = _moment(expr.right)
+        since = _operand_phrase(expr.right)
         is_now = expr.left == tree.Field("@time")
-        return f"the time since {since}" if is_now else f"the time from {since} to {_moment(expr.left)}"
+        return f"the time since {since}" if is_now else f"the time from {since} to {_operand_phrase(expr.left)}"
     value = expr.right.value if isinstance(expr.right, tree.Literal) else None
     unit = next((name for unit, name in _UNIT_NAMES.items() if UNITS[unit] == value and unit != "ms"), None)
     if expr.op == "/" and unit is not None and any(is_difference(part) for part in walk(expr.left)):
@@ -220,7 +220,7 @@ def _operand(expr: tree.Expr, op: str) -> str:
     return f"({text})" if loose else text
 
 
-def _moment(expr: tree.Expr) -> str:
+def _operand_phrase(expr: tree.Expr) -> str:
     match expr:
         case tree.OfStep(step, _):
             return step

@@ -60,10 +60,10 @@ class Builder:
         return built
 
     def _disjunction(self, node: Branch) -> Expr:
-        return _folded("or", [self.expression(child) for child in node.children])
+        return _fold_chain("or", [self.expression(child) for child in node.children])
 
     def _conjunction(self, node: Branch) -> Expr:
-        return _folded("and", [self.expression(child) for child in node.children])
+        return _fold_chain("and", [self.expression(child) for child in node.children])
 
     def _invert(self, node: Branch) -> Expr:
         return Unary("not", self.expression(node.children[1]), self.span(node))
@@ -154,7 +154,7 @@ class Builder:
         parts: list[Expr] = [TextMatch(kind, operand, tuple(patterns), sign != kind, span)] if patterns else []
         if others:
             parts.append(In(operand, tuple(others), False, False, span))
-        result = _folded("or", parts) if parts else Literal(True, span)
+        result = _fold_chain("or", parts) if parts else Literal(True, span)
         return Unary("not", result, span) if negated is not None else result
 
     def _name(self, node: Branch) -> Expr:
@@ -297,11 +297,11 @@ def _around(left: Span, right: Span) -> Span:
     return Span(left.line, left.column, right.end_line, right.end_column)
 
 
-def _folded(op: str, parts: list[Expr]) -> Expr:
+def _fold_chain(op: str, parts: list[Expr]) -> Expr:
     """`a and b and c`, from the left; a long chain halves itself instead."""
     if len(parts) > LONG_CHAIN:
         middle = len(parts) // 2
-        left, right = _folded(op, parts[:middle]), _folded(op, parts[middle:])
+        left, right = _fold_chain(op, parts[:middle]), _fold_chain(op, parts[middle:])
         return Binary(op, left, right, _around(left.span, right.span))
     result = parts[0]
     for part in parts[1:]:

@@ -75,7 +75,7 @@ def require_boolean(expr: tree.Expr, kind: str, span: tree.Span, context: Checke
     hint = "compare it, as in `... > 0`" if kind == NUMBER else None
     if kind == TEXT and not isinstance(expr, tree.Literal):
         hint = 'compare it, as in `... == "text"` or `... != null`'
-    message = f"a condition must be true or false; this is {_named(kind)}"
+    message = f"a condition must be true or false; this is {_kind_phrase(kind)}"
     context.report.error("not-a-condition", message, span, expected="a comparison", hint=hint)
 
 
@@ -107,9 +107,12 @@ def _binary(node: tree.Binary, place: ExpressionContext, context: CheckerContext
         if NULL in kinds and node.op in _ORDER:
             hint = "`== null` and `!= null` ask for null"
             context.report.warning("null-order", f"`{node.op} null` is never true", expr.span, hint=hint)
-        elif NULL not in kinds and (_mismatched(*kinds) or LIST in kinds):
-            message, tip = f"{_named(left_kind)} is compared with {_named(right_kind)}", _mismatch_hint(expr, *kinds)
-            expected = f"{_named(left_kind)} on both sides"
+        elif NULL not in kinds and (_is_mismatch(*kinds) or LIST in kinds):
+            message, tip = (
+                f"{_kind_phrase(left_kind)} is compared with {_kind_phrase(right_kind)}",
+                _mismatch_hint(expr, *kinds),
+            )
+            expected = f"{_kind_phrase(left_kind)} on both sides"
             context.report.error("type-mismatch", message, expr.span, expected=expected, hint=tip)
         return expr, BOOLEAN
     _require_number(left_kind, node.op, left.span, context)
@@ -121,11 +124,11 @@ def _require_number(kind: str, op: str, span: tree.Span, context: CheckerContext
     if kind in (NUMBER, ANY, NULL):
         return
     tip = "texts are joined by concat(a, b)" if op == "+" else "number(...) turns text into a number"
-    message = f"`{op}` takes numbers; this is {_named(kind)}"
+    message = f"`{op}` takes numbers; this is {_kind_phrase(kind)}"
     context.report.error("not-a-number", message, span, expected="a number", hint=tip if kind == TEXT else None)
 
 
-def _mismatched(left: str, right: str) -> bool:
+def _is_mismatch(left: str, right: str) -> bool:
     return ANY not in (left, right) and NULL not in (left, right) and left != right
 
 
@@ -146,7 +149,7 @@ def _mismatch_hint(node: tree.Binary, left: str, right: str) -> str | None:
     return None if BOOLEAN in (left, right) else convert
 
 
-def _named(kind: str) -> str:
+def _kind_phrase(kind: str) -> str:
     return {"number": "a number", "text": "text", "boolean": "true or false", "list": "a list"}.get(kind, kind)
 
 
@@ -161,10 +164,10 @@ def _in(node: tree.In, place: ExpressionContext, context: CheckerContext) -> Typ
         else:
             item, item_kind = resolve(raw, place, context)
         items.append(item)
-        if item_kind not in fitting and _mismatched(kind, item_kind):
+        if item_kind not in fitting and _is_mismatch(kind, item_kind):
             tip = _mismatch_hint(tree.Binary("==", operand, item, item.span), kind, item_kind)
-            message = f"{_named(kind)} is compared with {_named(item_kind)}"
-            context.report.error("type-mismatch", message, item.span, expected=_named(kind), hint=tip)
+            message = f"{_kind_phrase(kind)} is compared with {_kind_phrase(item_kind)}"
+            context.report.error("type-mismatch", message, item.span, expected=_kind_phrase(kind), hint=tip)
         else:
             fitting.add(item_kind)
     listed: tuple[tree.Expr, ...] = tuple(items)
@@ -180,7 +183,9 @@ def _text_match(node: tree.TextMatch, place: ExpressionContext, context: Checker
     span = where(node.span, place)
     if kind in (NUMBER, BOOLEAN):
         hint = "compare it with == or <"
-        context.report.warning("pattern-on-number", f"`{node.kind}` on {_named(kind)} is never true", span, hint=hint)
+        context.report.warning(
+            "pattern-on-number", f"`{node.kind}` on {_kind_phrase(kind)} is never true", span, hint=hint
+        )
     return tree.TextMatch(node.kind, operand, node.patterns, node.ignore_case, span), BOOLEAN
 
 

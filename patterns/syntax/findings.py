@@ -83,7 +83,7 @@ def render(finding: Finding, text: str) -> str:
     parts = [f"{finding.path}:{span.line}:{span.column}: {finding.level}: {visible(finding.message)} [{finding.id}]"]
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if 1 <= span.line <= len(lines):
-        parts.extend(_marked(lines[span.line - 1], span))
+        parts.extend(_underline(lines[span.line - 1], span))
     if finding.expected:
         parts.append(f"  expected: {visible(finding.expected)}")
     if finding.hint:
@@ -100,10 +100,10 @@ def to_json(finding: Finding) -> dict[str, object]:
 
 def visible(text: str) -> str:
     """The text with control, invisible and direction-changing characters written as escapes."""
-    return "".join(_shown(char) for char in text)
+    return "".join(_printable(char) for char in text)
 
 
-def _marked(line: str, span: Span) -> list[str]:
+def _underline(line: str, span: Span) -> list[str]:
     first = min(span.column - 1, len(line))
     last = min(span.end_column - 1, len(line)) if span.end_line == span.line else len(line)
     cut = max(0, first - SHOWN_WIDTH // 2)
@@ -111,13 +111,13 @@ def _marked(line: str, span: Span) -> list[str]:
     marked = line[first : max(first, min(last, cut + SHOWN_WIDTH))]
     lead, trail = "..." if cut else "", "..." if len(line) > cut + SHOWN_WIDTH else ""
     margin = f"{span.line:>5} | "
-    shown = lead + "".join(_shown(char) for char in before + marked + after) + trail
+    shown = lead + "".join(_printable(char) for char in before + marked + after) + trail
     pad = " " * len(lead) + "".join("\t" if char == "\t" else " " * _width(char) for char in before)
     carets = "^" * max(1, sum(_width(char) for char in marked.rstrip()))
     return [margin + shown, " " * (len(margin) - 2) + "| " + pad + carets]
 
 
-def _shown(char: str) -> str:
+def _printable(char: str) -> str:
     if char == "\t" or char.isprintable() or unicodedata.combining(char):
         return char
     code = ord(char)
@@ -130,7 +130,7 @@ def _width(char: str) -> int:
         return 1
     if unicodedata.combining(char):
         return 0
-    shown = _shown(char)
+    shown = _printable(char)
     if shown != char:
         return len(shown)
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -292,7 +292,7 @@ def ensure_access(settings: ServiceFile, log: Log) -> Tokens:
     """
     found = _ensure_secret(settings, log)
     if not found.was_made and audit.has(log, settings, MADE):
-        log.append([Append(topic=topic_of(settings.service), records=[_closed()], partition=0)])
+        log.append([Append(topic=topic_of(settings.service), records=[_closing_record()], partition=0)])
         found = load_tokens(log, settings.service)
     return found
 
@@ -307,7 +307,7 @@ def _ensure_secret(settings: ServiceFile, log: Log) -> Tokens:
     return found
 
 
-def _closed() -> tuple[bytes, bytes]:
+def _closing_record() -> tuple[bytes, bytes]:
     return CLOSED.encode(), json.dumps({"v": FORMAT, "at": int(time.time() * 1000)}).encode()
 
 
@@ -324,7 +324,7 @@ def add_token(settings: ServiceFile, log: Log, name: str, role: Role, by: str) -
     value = {"v": FORMAT, "name": name, "role": role.word, "hash": hash_of(token)}
     packed = json.dumps({**value, "at": int(time.time() * 1000), "by": by}).encode()
     # First that there is one: whatever happens between the two, the API is not open any more.
-    first = [] if known.was_made else [_closed()]
+    first = [] if known.was_made else [_closing_record()]
     log.append([Append(topic=topic_of(settings.service), records=[*first, (name.encode(), packed)], partition=0)])
     return token
 

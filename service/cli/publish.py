@@ -150,12 +150,12 @@ def _publish(
 
     def plan(settings: ServiceFile, log: Log) -> ChangePlan:
         planned = plan_publish(settings, log, texts, shadow=shadow, warm_from_ms=warm_ms, drain=drain)
-        return planned if backtest is None else _backtested(planned, settings, log, texts, backtest)
+        return planned if backtest is None else _add_backtest(planned, settings, log, texts, backtest)
 
     return plan
 
 
-def _backtested(plan: ChangePlan, settings: ServiceFile, log: Log, texts: Sequence[str], span: str) -> ChangePlan:
+def _add_backtest(plan: ChangePlan, settings: ServiceFile, log: Log, texts: Sequence[str], span: str) -> ChangePlan:
     """The plan with what the rules would have found in a span of the past."""
     start, dots, end = span.partition("..")
     if not dots:

@@ -174,7 +174,7 @@ def verify(
     with at_site(config, by_spark=engine == "spark") as site:
         asked = partition or (), stage
         on_spark = engine == "spark"
-        for verdict in _verified_on_spark(site, asked, master, json) if on_spark else _verified(site, asked, json):
+        for verdict in _verified_on_spark(site, asked, master, json) if on_spark else _verify_stores(site, asked, json):
             verdicts.append(verdict)
             if not json:
                 print("\n".join(text_of_verdict(verdict)), flush=True)
@@ -191,7 +191,7 @@ def verify(
     raise typer.Exit(UNVERIFIABLE if any(each.unverifiable for each in verdicts) else 0)
 
 
-def _verified(site: StateLocation, asked: Asked, quiet: bool) -> Iterator[Verdict]:
+def _verify_stores(site: StateLocation, asked: Asked, quiet: bool) -> Iterator[Verdict]:
     progress = Progress(sys.stderr, quiet=quiet)
     for here, each in site.found(*asked):
         verdict = verified(here, each, int(time.time() * 1000), lambda _, done: progress.reading(done, None))

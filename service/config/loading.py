@@ -109,10 +109,10 @@ def load(
     data = _with_variables(node, report, variables, lenient=lenient)
     given = (*_from_environment(variables, data), *_from_flags(flags, data))
     try:
-        settings = ServiceFile.model_validate(_layered(data, given), context={"folder": path.absolute().parent})
+        settings = ServiceFile.model_validate(_merge_layers(data, given), context={"folder": path.absolute().parent})
     except ValidationError as error:
         found = [_report(fault, node, report, given) for fault in error.errors(include_url=False, include_input=False)]
-        _refuse(report, _masked(text, node), [each for each in found if each])
+        _refuse(report, _mask_secrets(text, node), [each for each in found if each])
     settings._path = path.absolute()
     outside = []
     for place, message, expected, hint in faults(settings):
@@ -122,7 +122,7 @@ def load(
         else:
             report.error("service-file", message, _spans_of(node, place)[0], expected=expected, hint=hint)
     if report.failed or outside:
-        _refuse(report, _masked(text, node), outside)
+        _refuse(report, _mask_secrets(text, node), outside)
     return LoadedService(settings, node, given)
 
 
@@ -262,7 +262,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "_", name.lower())
 
 
-def _layered(data: Mapping[str, Any], given: Iterable[LayerValue]) -> dict[str, Any]:
+def _merge_layers(data: Mapping[str, Any], given: Iterable[LayerValue]) -> dict[str, Any]:
     """The file's data with what was given next to it; later ones win."""
     settings: dict[str, Any] = dict(data)
     for each in given:
@@ -364,7 +364,7 @@ def _spans_of(root: YamlMap, place: tuple[int | str, ...]) -> tuple[Span, Span]:
     return span, key_span
 
 
-def _masked(text: str, node: Node, secret: tuple[str, ...] = ()) -> str:
+def _mask_secrets(text: str, node: Node, secret: tuple[str, ...] = ()) -> str:
     """The file's text for showing: values of secret settings become stars, and every column stays where it was.
 
     `secret` are names that are secret here and nowhere else: where a sink goes.
@@ -377,8 +377,8 @@ def _masked(text: str, node: Node, secret: tuple[str, ...] = ()) -> str:
                 start, end = value.fragment.places[0], value.fragment.places[-1]
                 text = text[:start] + "*" * (end - start) + text[end:]
             else:
-                text = _masked(text, value, ("url",) if key.text == "sinks" else secret)
+                text = _mask_secrets(text, value, ("url",) if key.text == "sinks" else secret)
     elif isinstance(node, List):
         for item in node.items:
-            text = _masked(text, item, secret)
+            text = _mask_secrets(text, item, secret)
     return text

@@ -69,7 +69,7 @@ def try_rule(app_state: AppState, masks: Masks, rule: Rule, minutes: float, most
         "bad": taken.bad,
         "matches": len(raised),
         "suppressed": len(matches) - len(raised),
-        "alerts": [_shown(app_state, masks, rule, match, taken) for match in raised[-SHOWN:]][::-1],
+        "alerts": [_match_answer(app_state, masks, rule, match, taken) for match in raised[-SHOWN:]][::-1],
         "per_key": [{"key_text": key, "key_ref": masks.key_ref(key, rule), "count": count} for key, count in keys],
         "seconds": round(time.monotonic() - begun, 3),
         "complete": taken.complete,
@@ -100,7 +100,7 @@ def _batches(
             yield taken.decode(decoders(stream, program.fields), stream, records)
 
 
-def _shown(
+def _match_answer(
     app_state: AppState, masks: Masks, rule: Rule, match: Mapping[str, Any], taken: EventsRead
 ) -> dict[str, Any]:
     shown = masks.alert(match, rule)

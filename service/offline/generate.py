@@ -89,8 +89,8 @@ def write(
 ) -> None:
     """To a file (gzip where its name ends in .gz), or to standard output; labels only to a file."""
     with ExitStack() as stack:
-        sink = sys.stdout.buffer if out is None else _opened(stack, out)
-        label_sink = None if labels is None else _opened(stack, labels)
+        sink = sys.stdout.buffer if out is None else _open_output(stack, out)
+        label_sink = None if labels is None else _open_output(stack, labels)
         count = 0
         for block in generate_blocks(kind, events, keys, seed, disorder_ms, start_ms):
             sink.write("".join(f"{line}\n" for line, _ in block).encode())
@@ -99,7 +99,7 @@ def write(
             count += len(block)
 
 
-def _opened(stack: ExitStack, path: Path) -> IO[bytes]:
+def _open_output(stack: ExitStack, path: Path) -> IO[bytes]:
     raw = stack.enter_context(path.open("wb"))
     if path.suffix != ".gz":
         return raw

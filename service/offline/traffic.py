@@ -274,7 +274,7 @@ def text_of(line: str, field: str) -> str:
 
 def kind_of(settings: ServiceFile) -> str:
     """Which of the two kinds of traffic a service is for: the one of which its streams take more types."""
-    taken = Counter({kind: _taken(types, settings) for kind, types in TYPES.items()})
+    taken = Counter({kind: _count_types(types, settings) for kind, types in TYPES.items()})
     kind, count = taken.most_common(1)[0]
     if not count:
         known = "; ".join(f"{kind}: {', '.join(types)}" for kind, types in TYPES.items())
@@ -287,7 +287,7 @@ def kind_of(settings: ServiceFile) -> str:
     return kind
 
 
-def _taken(types: Sequence[str], settings: ServiceFile) -> int:
+def _count_types(types: Sequence[str], settings: ServiceFile) -> int:
     # A stream that says nothing of its types would take all; it is for neither kind.
     named: Mapping[str, object] = {
         name: stream for name, stream in settings.streams.items() if stream.type is None or stream.fields is not None

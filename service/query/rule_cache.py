@@ -90,9 +90,9 @@ class RuleCache:
         if self._must_look():
             with self._lock:
                 if self._must_look():
-                    self._look()
+                    self._poll()
         elif age_s > LOOK_EVERY_S and self._lock.acquire(blocking=False):
-            threading.Thread(target=self._look_and_release, name="rules", daemon=True).start()
+            threading.Thread(target=self._poll_and_release, name="rules", daemon=True).start()
         return self._loaded
 
     def _must_look(self) -> bool:
@@ -107,14 +107,14 @@ class RuleCache:
         with self._lock:
             self._looked_s, self._known_change = math.inf, self._change
 
-    def _look_and_release(self) -> None:
+    def _poll_and_release(self) -> None:
         try:
             with suppress(LogUnavailable, Refused, OSError):  # anyone who asks when the last look is old hears of it
-                self._look()
+                self._poll()
         finally:
             self._lock.release()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         before, self._looked_s = self._looked_s, time.monotonic()
         change = self._change
         try:

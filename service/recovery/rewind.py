@@ -109,7 +109,7 @@ class RewoundTask:
 def plan_rewind(site: StateLocation, moment_ms: int) -> list[TaskRewind]:
     """Nothing is changed."""
     refuse_members(site.log, site.settings.service)
-    plans = [_planned(each, partition, moment_ms) for each in site.stages() for partition in range(site.partitions)]
+    plans = [_plan_task(each, partition, moment_ms) for each in site.stages() for partition in range(site.partitions)]
     known = [each for each in plans if each.left != NEVER_RAN]
     if not known:
         hint = "There is nothing to set back: `samovar run` begins at the beginning."
@@ -124,7 +124,7 @@ def plan_rewind(site: StateLocation, moment_ms: int) -> list[TaskRewind]:
     return plans
 
 
-def _planned(site: StateLocation, partition: int, moment_ms: int) -> TaskRewind:
+def _plan_task(site: StateLocation, partition: int, moment_ms: int) -> TaskRewind:
     log, settings = site.log, site.settings
     position = last_position(log, site.changelog(partition))
     never = TaskRewind(

@@ -62,7 +62,7 @@ def plan_publish(
     """What publishing these rules would do; refused where one has errors, and where none of them changes anything."""
     texts = [text] if isinstance(text, str) else list(text)
     registry = load_registry(settings, log)
-    checked = [_checked(settings, registry, each) for each in texts]
+    checked = [_check_rule(settings, registry, each) for each in texts]
     names = [rule.id for rule, _ in checked]
     for name in names:
         if names.count(name) > 1:
@@ -80,7 +80,7 @@ def plan_publish(
         )
         for (rule, _), each in zip(checked, texts, strict=True)
     ]
-    same = _unchanged(seeded(settings, registry), records)
+    same = _unchanged_rules(seeded(settings, registry), records)
     changed = [record for record in records if record.name not in same]
     findings = tuple(finding for rule, found in checked if rule.id not in same for finding in found)
     return replace(planned(settings, log, registry, "publish", changed, findings=findings), unchanged=same)
@@ -88,7 +88,7 @@ def plan_publish(
 
 def plan_disable(settings: ServiceFile, log: Log, name: str, *, drain: bool = False) -> ChangePlan:
     registry = load_registry(settings, log)
-    entry = _known(seeded(settings, registry), name)
+    entry = _require_entry(seeded(settings, registry), name)
     if entry.status == DISABLED:
         raise Refused("rule-unchanged", f"the rule {name} is disabled already", "There is nothing to do.")
     record = RuleRecord(
@@ -102,11 +102,11 @@ def plan_enable(
 ) -> ChangePlan:
     """A rule that was disabled runs again; one that is in shadow may alert, or the other way round."""
     registry = load_registry(settings, log)
-    entry = _known(seeded(settings, registry), name)
+    entry = _require_entry(seeded(settings, registry), name)
     status = SHADOW if shadow else LIVE
     if entry.status == status:
         raise Refused("rule-unchanged", f"the rule {name} is {status} already", "There is nothing to do.")
-    _checked(settings, registry, entry.text)
+    _check_rule(settings, registry, entry.text)
     record = RuleRecord(
         name=name,
         number=0,
@@ -125,14 +125,14 @@ def plan_rollback(
     """An earlier text again, as a new number; without `to_number` the one before the text of now."""
     registry = load_registry(settings, log)
     before = seeded(settings, registry)
-    entry = _known(before, name)
+    entry = _require_entry(before, name)
     text = _published_text(before, name, to_number)
-    rule, _ = _checked(settings, registry, text)
+    rule, _ = _check_rule(settings, registry, text)
     status = entry.status if entry.status in AT_WORK else LIVE
     record = RuleRecord(
         name=name, number=0, version=version_of(rule), text=text, status=status, state=DRAIN if drain else DROP
     )
-    _unchanged(before, [record])
+    _unchanged_rules(before, [record])
     return planned(settings, log, registry, "rollback", [record])
 
 
@@ -256,7 +256,7 @@ def _write(
 # ---------------------------------------------------------------- looking
 
 
-def _checked(settings: ServiceFile, registry: RuleRegistry, text: str) -> tuple[Rule, tuple[Finding, ...]]:
+def _check_rule(settings: ServiceFile, registry: RuleRegistry, text: str) -> tuple[Rule, tuple[Finding, ...]]:
     """A rule without errors under this service file, and the lint's findings."""
     schema, path = schema_of(settings.streams), "<rule>"
     loaded = load_given(text, path, settings.params, lists_of(with_registry(settings, registry)), schema)
@@ -270,7 +270,7 @@ def _checked(settings: ServiceFile, registry: RuleRegistry, text: str) -> tuple[
     return loaded.rule, (*loaded.findings, *lint(loaded.rule, schema))
 
 
-def _unchanged(registry: RuleRegistry, records: Sequence[RuleRecord]) -> tuple[str, ...]:
+def _unchanged_rules(registry: RuleRegistry, records: Sequence[RuleRecord]) -> tuple[str, ...]:
     """Rules that are there as they would be published; refused where that is all of them."""
     entries = {entry.name: (entry.text, entry.status) for entry in registry.entries}
     found = tuple(
@@ -305,7 +305,7 @@ def fields_of(settings: ServiceFile) -> dict[str, Any]:
     return {name: stream.fields for name, stream in settings.streams.items() if stream.fields is not None}
 
 
-def _known(registry: RuleRegistry, name: str) -> RuleEntry:
+def _require_entry(registry: RuleRegistry, name: str) -> RuleEntry:
     entry = registry.entry(name)
     if entry is None:
         names = [each.name for each in registry.entries]
@@ -316,7 +316,7 @@ def _known(registry: RuleRegistry, name: str) -> RuleEntry:
 
 def _published_text(registry: RuleRegistry, name: str, number: int | None) -> str:
     """The text of a rule under a number; without one, the last that is not the text of now."""
-    entry, history = _known(registry, name), registry.history(name)
+    entry, history = _require_entry(registry, name), registry.history(name)
     if number is None:
         texts = [each.text for each in history if each.text != entry.text]
     else:

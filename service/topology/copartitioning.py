@@ -73,7 +73,7 @@ def _samples(log: Log, settings: ServiceFile, plans: Sequence[Plan], partitions:
     checked = checked_streams(plans[0])
     for spec in (each for each in plans[0].inputs if each.stream in checked):
         stream, sample = settings.streams[spec.stream], KeySample(spec)
-        for records in _sampled(log, spec.topic, partitions):
+        for records in _sample_records(log, spec.topic, partitions):
             batch, rows, _ = StreamSource([spec], (spec.key,), records.partition).decode(records)
             for row, text in zip(rows.tolist(), key_texts(batch, 0, records.values), strict=True):
                 if text is None:
@@ -107,7 +107,7 @@ def _fault(records: Records, row: int, text: bytes, spec: InputSpec, partitions:
     return None
 
 
-def _sampled(log: Log, topic: str, partitions: int) -> Iterator[Records]:
+def _sample_records(log: Log, topic: str, partitions: int) -> Iterator[Records]:
     """Some of the newest records of each partition."""
     places = [TopicPartition(topic, number) for number in range(partitions)]
     bounds = log.bounds(places)

@@ -68,7 +68,7 @@ def rule_plans(settings: ServiceFile, partitions: int) -> list[Plan]:
         for spec in inputs:
             topic = topic_of(settings.service, spec.stream, stage.name)
             keyed = replace(spec, key=stage.fields.get(spec.stream) or spec.key)
-            sent_on.append(_forwarded(keyed, topic, partitions))
+            sent_on.append(_repartitioned_input(keyed, topic, partitions))
         own = tuple(spec for spec in sent_on if spec.stream in stage.fields)
         rest = tuple(spec for spec in sent_on if spec.stream not in stage.fields)
         stage_plan = _rule_plan(settings, stage.rules, own, _stage_topics(topics, stage.name))
@@ -107,7 +107,7 @@ def _stage_topics(topics: OutputTopics, stage: str) -> OutputTopics:
     return replace(topics, changelog=f"{topics.changelog}-{stage}", journal=f"{topics.journal}-{stage}")
 
 
-def _forwarded(spec: InputSpec, topic: str, partitions: int) -> InputSpec:
+def _repartitioned_input(spec: InputSpec, topic: str, partitions: int) -> InputSpec:
     """A stream as it is read from a repartition topic."""
     return replace(spec, topic=topic, source_topic=spec.topic, source_partitions=partitions, placed_in=0)
 
@@ -183,7 +183,10 @@ def _task_plan(settings: ServiceFile, name: str, main: Plan, partitions: int) ->
     inputs, task = {spec.stream: spec for spec in main.inputs}, settings.tasks[name]
     streams = [inputs[stream] for stream in task.streams]
     if _is_forwarded(settings, task, partitions):
-        streams = [_forwarded(spec, topic_of(settings.service, spec.stream, FOR_TASKS), partitions) for spec in streams]
+        streams = [
+            _repartitioned_input(spec, topic_of(settings.service, spec.stream, FOR_TASKS), partitions)
+            for spec in streams
+        ]
     return replace(
         main,
         inputs=tuple(streams),

@@ -167,9 +167,9 @@ class ChangelogRepair:
             slot=0,
             topics=topics,
             delivery=delivery,
-            on_assigned=self._came,
-            on_revoked=self._went,
-            on_lost=self._went,
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            on_lost=self._on_revoked,
             lead=lead,
         )
         self._member: Member = log.join(joining)
@@ -184,10 +184,10 @@ class ChangelogRepair:
             self.close()
             raise
 
-    def _came(self, partitions: Collection[TopicPartition]) -> None:
+    def _on_assigned(self, partitions: Collection[TopicPartition]) -> None:
         self.owned |= {at.partition for at in partitions}
 
-    def _went(self, partitions: Collection[TopicPartition]) -> None:
+    def _on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         self.owned -= {at.partition for at in partitions}
 
     def repair(self, repairing: RepairPlan) -> int:

@@ -102,7 +102,7 @@ def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigratio
             rules.append(replace(rule, alerts_from_ms=None if is_over else until_ms))
             continue
         if old is not None and policies.drain and watermark is not None:
-            draining |= _drained(standing, old, watermark)
+            draining |= _draining_rules(standing, old, watermark)
         is_new = f"{rule.id}@{rule.version}" not in known and watermark is not None
         if is_new and policies.warm_from_ms is not None:
             warm.append(rule.id)
@@ -111,7 +111,7 @@ def migrate(standing: Plan, wanted: Plan, watermark: int | None) -> RuleMigratio
         rules.append(rule)
     for name, old in before.items():
         if old.quarantined is None and name in wanted.ruleset_change.draining and watermark is not None:
-            draining |= _drained(standing, old, watermark)
+            draining |= _draining_rules(standing, old, watermark)
     plan = with_rules(wanted, [*rules, *draining.values()])
     return RuleMigration(plan=plan, moves=moves, warm=tuple(warm))
 
@@ -134,7 +134,7 @@ def _has_drained(rule: PublishedRule, watermark: int | None) -> bool:
     return rule.drains_until_ms is not None and watermark is not None and watermark > rule.drains_until_ms
 
 
-def _drained(standing: Plan, old: PublishedRule, watermark: int) -> dict[str, PublishedRule]:
+def _draining_rules(standing: Plan, old: PublishedRule, watermark: int) -> dict[str, PublishedRule]:
     until_ms = watermark + draining_ms(_rule(standing, old))
     # What was in the folder is number 1 of what is published.
     found = replace(old, number=old.number or 1, began_by_ms=watermark, drains_until_ms=until_ms)

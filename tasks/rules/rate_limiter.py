@@ -109,7 +109,7 @@ class AlertRateLimiter:
     def changes(self) -> list[Change]:
         """Rows that changed since the last commit."""
         changed, self._changed = sorted(self._changed), set()
-        return [(STORM + rule.encode(), _packed(to_wire(self.counts[rule]))) for rule in changed]
+        return [(STORM + rule.encode(), _pack_facts(to_wire(self.counts[rule]))) for rule in changed]
 
 
 def alarm(alert: MatchHeader, kind: str, since_ms: int, text: str, limit: tuple[int, int], kept_back: int) -> Alarm:
@@ -133,7 +133,7 @@ def alarm(alert: MatchHeader, kind: str, since_ms: int, text: str, limit: tuple[
 
 def limits_row(limits: Limits) -> list[Change]:
     """The row that says which limits are in force; none where there never were any."""
-    return [(STORM, _packed({"limits": limits_facts(limits)}))]
+    return [(STORM, _pack_facts({"limits": limits_facts(limits)}))]
 
 
 def limits_facts(limits: Limits) -> dict[str, list[int]]:
@@ -150,7 +150,7 @@ def limits_in(store: Readable) -> Limits:
     return {} if data is None else limits_of(_fields(data)["limits"])
 
 
-def _packed(facts: Mapping[str, Any]) -> bytes:
+def _pack_facts(facts: Mapping[str, Any]) -> bytes:
     return json.dumps({"v": FORMAT, **facts}, separators=(",", ":")).encode()
 
 

@@ -225,7 +225,7 @@ class Container:
         """Poll, feed, tick, commit, and restore a little. Rules change between two cycles."""
         self.watch.check()
         self._renew()
-        member = self._joined()
+        member = self._join_group()
         due = [task for task in self._running() if task.migration_due and self._can_commit(task)]
         if any(task.dirty for task in due):
             self._commit(member)
@@ -388,14 +388,14 @@ class Container:
         found = (self.tasks.get((stage, at.partition)) for stage in self._readers[at.topic])
         return [task for task in found if task is not None]
 
-    def _joined(self) -> Member:
+    def _join_group(self) -> Member:
         if self._member is None:
             config = GroupConfig(
                 group=self.config.group,
                 slot=self.slot,
                 topics=list(self._readers),
                 delivery=self.config.delivery,
-                on_assigned=self._assigned,
+                on_assigned=self._on_assigned,
                 on_revoked=self._drop,
                 on_lost=self._drop,
                 lead=self.plan.topics.journal,
@@ -517,7 +517,7 @@ class Container:
 
     # ------------------------------------------------------------ partitions come and go, inside poll and close
 
-    def _assigned(self, partitions: Collection[TopicPartition]) -> None:
+    def _on_assigned(self, partitions: Collection[TopicPartition]) -> None:
         shared = [topic for topic, stages in self._readers.items() if len(stages) > 1]
         self._owned |= set(partitions)
         for number in sorted({at.partition for at in partitions}):

@@ -264,7 +264,7 @@ class StreamTask:
         """From what is committed on, with the rules that are at work: `standing`, of a task that goes on."""
         self._dropped = []
         wanted = standing or self.plan
-        self.processor = processor = self._processor_of(standing or self._standing(position), position)
+        self.processor = processor = self._processor_of(standing or self._current_plan(position), position)
         if wanted.ruleset_change is None:
             is_other = position is None or dict(position.rules) != wanted.versions
             if position is not None and is_other:
@@ -290,7 +290,7 @@ class StreamTask:
             budget = replace(self.config.budget, mark=self._mark.path)
             self.processor.state_cache.limit(replace(budget, step_bytes=NEVER) if self._takes_all else budget)
 
-    def _standing(self, position: record.Position | None) -> Plan:
+    def _current_plan(self, position: record.Position | None) -> Plan:
         """The plan with the rules that are at work here: those of a published change come in by a migration."""
         facts = migration.stored_ruleset(self.store)
         if self.plan.ruleset_change is None or position is None:

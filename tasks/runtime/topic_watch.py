@@ -58,7 +58,7 @@ class TopicWatch:
         for name, topic in found.items():
             before = self._begun.setdefault(name, topic)
             if before.id != topic.id:
-                self.refused = self.refused or _replaced(plans, topic, before)
+                self.refused = self.refused or _topic_replaced(plans, topic, before)
             elif before.partitions != topic.partitions and name not in inputs:
                 self.refused = self.refused or Refused(
                     "topic-partitions",
@@ -90,7 +90,7 @@ class TopicWatch:
         return unread
 
 
-def _replaced(plans: Sequence[Plan], topic: Topic, before: Topic) -> Refused:
+def _topic_replaced(plans: Sequence[Plan], topic: Topic, before: Topic) -> Refused:
     detail = f"topic id {topic.id}, this container began with {before.id}"
     if topic.name in {plan.topics.changelog for plan in plans}:
         return Refused(

@@ -69,7 +69,7 @@ class Calls:
         try:
             self._object = spec.make()
         except Exception as error:
-            raise _refused(spec, "__init__", error) from error
+            raise _call_refusal(spec, "__init__", error) from error
         if spec.window_ms is not None and not isinstance(self._object, WindowableTask):
             raise Refused(
                 "task-class",
@@ -96,7 +96,7 @@ class Calls:
         except NOT_THE_USERS:
             raise
         except Exception as error:
-            raise _refused(self.spec, call.__name__, error) from error
+            raise _call_refusal(self.spec, call.__name__, error) from error
         finally:
             self._context.leave()
 
@@ -170,7 +170,7 @@ class Calls:
         return None
 
 
-def _refused(spec: TaskSpec, method: str, error: Exception) -> Refused:
+def _call_refusal(spec: TaskSpec, method: str, error: Exception) -> Refused:
     fault = fault_of(error)
     return Refused(
         "task-failed",

@@ -38,17 +38,19 @@ def load_class(source: str, folder: Path) -> type[Any]:
         known = [each for each, value in vars(module).items() if inspect.isclass(value) and hasattr(value, "process")]
         tip = did_you_mean(name, known) or (f"it has {', '.join(known)}" if known else "it has no task at all")
         shown = getattr(module, "__file__", None) or module.__name__
-        raise _refused(source, f"{shown} has no class `{name}`", tip)
+        raise _task_refusal(source, f"{shown} has no class `{name}`", tip)
     if not callable(getattr(found, "process", None)):
-        raise _refused(source, f"the class `{name}` has no method `process`", "write `def process(self, event, ctx)`")
+        raise _task_refusal(
+            source, f"the class `{name}` has no method `process`", "write `def process(self, event, ctx)`"
+        )
     for method in METHODS:
         call = getattr(found, method, None)
         if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
             # It would be called, do nothing, and say nothing.
-            raise _refused(source, f"its `{method}` is async or has a `yield`", "write a plain method")
+            raise _task_refusal(source, f"its `{method}` is async or has a `yield`", "write a plain method")
     if inspect.isabstract(found):
         left = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
-        raise _refused(source, f"the class `{name}` leaves methods open: {left}", "write them")
+        raise _task_refusal(source, f"the class `{name}` leaves methods open: {left}", "write them")
     return found
 
 
@@ -65,19 +67,19 @@ def version_of(source: str, folder: Path, *settings: object) -> str:
 def _module(source: str, name: str, folder: Path) -> ModuleType:
     path = file_of(name, folder)
     try:
-        return _loaded(path) if path.is_file() else importlib.import_module(name)
+        return _load_module(path) if path.is_file() else importlib.import_module(name)
     except ModuleNotFoundError as error:
         if path.is_file() or error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _broken(source, error) from error
         near = (
             did_you_mean(path.name, [each.name for each in folder.glob("*.py")]) or "write it next to the service file"
         )
-        raise _refused(source, f"there is no {path}, nor a module `{name}`", near) from None
+        raise _task_refusal(source, f"there is no {path}, nor a module `{name}`", near) from None
     except Exception as error:
         raise _broken(source, error) from error
 
 
-def _loaded(path: Path) -> ModuleType:
+def _load_module(path: Path) -> ModuleType:
     path = path.resolve()
     folder = str(path.parent)
     if folder not in sys.path:
@@ -94,8 +96,8 @@ def _loaded(path: Path) -> ModuleType:
 
 def _broken(source: str, error: Exception) -> Refused:
     fault = fault_of(error)
-    return _refused(source, f"it cannot be imported: {fault.message}", "fix it, then start again", fault.trace)
+    return _task_refusal(source, f"it cannot be imported: {fault.message}", "fix it, then start again", fault.trace)
 
 
-def _refused(source: str, what: str, hint: str, detail: str = "") -> Refused:
+def _task_refusal(source: str, what: str, hint: str, detail: str = "") -> Refused:
     return Refused("task-class", f"`{source}` is no task: {what}", hint, detail.replace("\n", "\n  "))

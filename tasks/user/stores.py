@@ -37,7 +37,7 @@ def pack(value: Any) -> bytes:
     (b'j{"a":[true,null],"b":1}', b'bx')
     """
     is_bytes = isinstance(value, bytes | bytearray)
-    packed = BYTES + bytes(value) if is_bytes else JSON + _encoded(value, _IN_ORDER)
+    packed = BYTES + bytes(value) if is_bytes else JSON + _encode_value(value, _IN_ORDER)
     if len(packed) > MOST_VALUE_BYTES:
         raise BadValueError(f"a value has {len(packed):,} bytes, and at most {MOST_VALUE_BYTES:,} are stored")
     return packed
@@ -45,10 +45,10 @@ def pack(value: Any) -> bytes:
 
 def json_bytes(value: Any) -> bytes:
     """JSON, compact, names as they come."""
-    return _encoded(value, _AS_IT_COMES)
+    return _encode_value(value, _AS_IT_COMES)
 
 
-def _encoded(value: Any, encode: Callable[[Any], str]) -> bytes:
+def _encode_value(value: Any, encode: Callable[[Any], str]) -> bytes:
     try:
         return encode(value).encode()
     except (TypeError, ValueError) as error:

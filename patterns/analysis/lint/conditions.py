@@ -66,9 +66,9 @@ def _check_truth(condition: tree.Expr, facts: tuple[tree.Expr, ...], scope: Scop
             if not satisfiable([*others, alternative], scope):
                 suffix = " next to the rest of the condition" if satisfiable([alternative], scope) else ""
                 notes.add("never-true", f"`{unparse(alternative)}` is never true{suffix}", alternative.span)
-        swapped = [(wide, narrow) for narrow, wide in _implied(alternatives, scope)]
+        swapped = [(wide, narrow) for narrow, wide in _implied_pairs(alternatives, scope)]
         _report_covered(swapped, "leave it out, or did you mean `and`?", notes)
-    _report_covered(_implied(parts, scope), "leave it out", notes)
+    _report_covered(_implied_pairs(parts, scope), "leave it out", notes)
 
 
 def _report_clash(condition: tree.Expr, parts: list[tree.Expr], scope: Scope, notes: LintFindings) -> None:
@@ -86,7 +86,7 @@ def _report_clash(condition: tree.Expr, parts: list[tree.Expr], scope: Scope, no
     notes.add("never-true", "the parts of this condition are never true together", condition.span)
 
 
-def _implied(parts: list[tree.Expr], scope: Scope) -> list[tuple[tree.Expr, tree.Expr]]:
+def _implied_pairs(parts: list[tree.Expr], scope: Scope) -> list[tuple[tree.Expr, tree.Expr]]:
     """Pairs of which the first implies the second; of two that say the same, only the later is second."""
     pairs = []
     for (at, one), (place, two) in permutations(enumerate(parts), 2):

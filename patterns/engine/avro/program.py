@@ -156,17 +156,17 @@ class _Builder:
         key = w.name, r.name, self.reader is self.writer  # a type that is passed over may be read elsewhere
         if key in self.records:
             return self.records[key]
-        pairs = list(_paired(w, r))
+        pairs = list(_pair_fields(w, r))
         missing = [each for each in r.fields if each not in [other for _, other in pairs]]
         for each in missing:
             if each.default is NoDefault:
-                raise _Unreadable(f"`{_joined(path, each.name)}` was not written, and has no default")
+                raise _Unreadable(f"`{_join_path(path, each.name)}` was not written, and has no default")
         count = len(pairs) + len(missing)
         at = self._add("record", self.program.words[1], count, *[0] * (4 * count))
         self.program.words[1] += 1
         self.records[key] = at
         for place, (mine, other) in enumerate(pairs):
-            inside = _joined(path, mine.name)
+            inside = _join_path(path, mine.name)
             # What the reader lacks is passed over, whatever it is.
             reader = self.reader
             self.reader = reader if other else self.writer
@@ -174,7 +174,7 @@ class _Builder:
             self.reader = reader
             self._entry(at + 3 + 4 * place, other.name if other else None, node, inside)
         for place, each in enumerate(missing, len(pairs)):
-            inside = _joined(path, each.name)
+            inside = _join_path(path, each.name)
             try:
                 node = self._constant(_default(self.reader, each.type, each.default), inside)
             except _Unreadable:
@@ -217,7 +217,7 @@ class _Builder:
             at = self._add("record", self.program.words[1], len(value), *[0] * (4 * len(value)))
             self.program.words[1] += 1
             for place, (name, inner) in enumerate(value.items()):
-                self._entry(at + 3 + 4 * place, name, self._constant(inner, _joined(path, name)), path)
+                self._entry(at + 3 + 4 * place, name, self._constant(inner, _join_path(path, name)), path)
             return at
         if isinstance(value, str):
             return self._add("constant", TEXT, *self._text(value))
@@ -241,11 +241,11 @@ class _Builder:
         return self.texts[text]
 
 
-def _joined(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _paired(w: RecordType, r: RecordType) -> Iterator[tuple[FieldType, FieldType | None]]:
+def _pair_fields(w: RecordType, r: RecordType) -> Iterator[tuple[FieldType, FieldType | None]]:
     """The writer's fields in their order, each with the reader's, by name or else by alias."""
     names = {each.name: each for each in r.fields}
     aliases = {alias: each for each in r.fields for alias in each.aliases}

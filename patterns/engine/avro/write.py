@@ -68,7 +68,7 @@ class Encoder:
                 with suppress(AvroValueError):
                     return self._fitted(branch, value, path)
             names = " or ".join(map(type_name, plain.branches))
-            raise AvroValueError(f"`{path or 'the event'}` is {_shown(value)}, and should be {names}")
+            raise AvroValueError(f"`{path or 'the event'}` is {_value_text(value)}, and should be {names}")
         if isinstance(plain, RecordType) and isinstance(value, dict):
             return self._record(plain, value, path)
         if isinstance(plain, MapType) and isinstance(value, dict):
@@ -100,10 +100,10 @@ class Encoder:
 def _refuse(plain: Plain, value: Any, path: str) -> NoReturn:
     if value is None:
         raise AvroValueError(f"`{path}` is missing, and has no default")
-    raise AvroValueError(f"`{path or 'the event'}` is {_shown(value)}, and should be {type_name(plain)}")
+    raise AvroValueError(f"`{path or 'the event'}` is {_value_text(value)}, and should be {type_name(plain)}")
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return str(value) if isinstance(value, Decimal) else shown_value(json.loads(json.dumps(value, default=float)))
 
 

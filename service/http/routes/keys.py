@@ -70,7 +70,7 @@ def scan(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Respons
     if rule is not None:
         context.app_state.rule_cache.rule(rule)
     found, missing = ask_owners(context, "keys", None, lambda tasks: _keys(context, tasks, rule, limit))
-    keys = _masked(context, found)
+    keys = _mask_states(context, found)
     if context.masks.is_on:
         keys.sort(key=lambda each: str(each["key_text"]))
     return answered({"keys": keys[:limit], "more": len(keys) > limit, "missing": missing})
@@ -122,18 +122,20 @@ def show(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
     wanted = lookup(app_state, masks, key, rule)
     tasks = local_state.tasks_of_key(app_state, wanted.text, rule, key) if wanted.is_known else None
     path = f"keys/{quote(key, safe='')}"
-    found, missing = ask_owners(context, path, tasks, lambda own: _held(context, own, wanted, rule), rule=rule)
+    found, missing = ask_owners(context, path, tasks, lambda own: _local_states(context, own, wanted, rule), rule=rule)
     alerts = search(app_state.index, wanted.search([] if rule is None else [rule], SHOWN_ALERTS)).alerts
     told = {
         "key_text": wanted.asked if masks.is_on else wanted.text,
-        "held": _masked(context, found),
+        "held": _mask_states(context, found),
         "alerts": [alert_data(context, alert, label) for alert, label in alerts],
         "missing": missing,
     }
     return answered(told)
 
 
-def _held(context: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None) -> list[dict[str, Any]]:
+def _local_states(
+    context: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rule: str | None
+) -> list[dict[str, Any]]:
     """What this node holds, as far as it may be compared. Which fields a history or a store is keyed by is not told:
     they may be marked.
     """
@@ -151,7 +153,7 @@ def _held(context: RequestContext, tasks: Sequence[Task], wanted: KeyLookup, rul
     return bounded
 
 
-def _masked(context: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _mask_states(context: RequestContext, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [local_state.masked_held(context.masks, context.app_state, each) for each in found]
 
 
@@ -172,7 +174,7 @@ def _masked_sessions(context: RequestContext, found: list[dict[str, Any]], name:
 
 @router.get("/held/keys", include_in_schema=False)
 def held_keys(context: Reading, rule: RuleName = None, limit: Limit = 100) -> Response:
-    return answered(_masked(context, answer_locally(context, lambda own: _keys(context, own, rule, limit))))
+    return answered(_mask_states(context, answer_locally(context, lambda own: _keys(context, own, rule, limit))))
 
 
 @router.get("/held/sessions", include_in_schema=False)
@@ -185,7 +187,9 @@ def held_sessions(context: Reading, rule: RuleName = None, limit: Limit = 100) -
 @router.get("/held/keys/{key}", include_in_schema=False)
 def held_key(context: Reading, key: KeyText, rule: RuleName = None) -> Response:
     wanted = lookup(context.app_state, context.masks, key, rule)
-    return answered(_masked(context, answer_locally(context, lambda own: _held(context, own, wanted, rule))))
+    return answered(
+        _mask_states(context, answer_locally(context, lambda own: _local_states(context, own, wanted, rule)))
+    )
 
 
 # ---------------------------------------------------------------- events, and why

@@ -316,21 +316,21 @@ def completions(context: Reading) -> Response:
 @router.post("/rules/plan", responses=answers_with(schemas.PlannedChange))
 def plan(context: Authoring, body: PublishBody) -> Response:
     """What publishing a rule would do: findings, the difference, what becomes of partial matches, the cold start."""
-    found = _planned(context, body)
+    found = _plan_change(context, body)
     return answered({"plan": _shown_plan(context, body.text, found), "digest": digest_of(found)})
 
 
 @router.post("/rules/publish", responses=answers_with(schemas.RuleChanged))
 def publish(context: Authoring, body: PublishBody) -> Response:
     """Publish a rule. Containers take it between two batches, without a restart."""
-    found = _planned(context, body)
+    found = _plan_change(context, body)
     if body.digest is not None and body.digest != digest_of(found):
         hint = "Nothing was written. Look at the plan again: POST /api/v1/rules/plan."
         raise Refused("change-overtaken", "this would no longer do what its plan said", hint)
-    return _changed(context, publishing.publish, found, context.name, body.note)
+    return _apply_change(context, publishing.publish, found, context.name, body.note)
 
 
-def _planned(context: RequestContext, body: PublishBody) -> ChangePlan:
+def _plan_change(context: RequestContext, body: PublishBody) -> ChangePlan:
     rule_to_run(context, body.text)
     return publishing.plan_publish(
         context.settings, context.log, body.text, shadow=body.shadow, warm_from_ms=body.warm_from, drain=body.drain
@@ -365,7 +365,7 @@ def entry_data(entry: RuleEntry) -> dict[str, Any]:
     return {"rule": told.pop("name"), "at": told.pop("at_ms"), **told}
 
 
-def _changed(context: RequestContext, change: Callable[..., RuleEntry], *given: Any, **options: Any) -> Response:
+def _apply_change(context: RequestContext, change: Callable[..., RuleEntry], *given: Any, **options: Any) -> Response:
     """Makes a change, and has the rules loaded again: who changed one may ask for it at once."""
     entry = change(context.settings, context.log, *given, **options)
     context.app_state.rule_cache.look_again()
@@ -375,19 +375,19 @@ def _changed(context: RequestContext, change: Callable[..., RuleEntry], *given: 
 @router.post("/rules/{rule}/disable", responses=answers_with(schemas.RuleChanged))
 def disable(context: Authoring, rule: RuleName, body: DisableBody) -> Response:
     """A rule runs no more, until it is enabled."""
-    return _changed(context, publishing.disable, rule, context.name, body.note, drain=body.drain)
+    return _apply_change(context, publishing.disable, rule, context.name, body.note, drain=body.drain)
 
 
 @router.post("/rules/{rule}/enable", responses=answers_with(schemas.RuleChanged))
 def enable(context: Authoring, rule: RuleName, body: EnableBody) -> Response:
     """A rule that was disabled or in shadow runs, and may alert."""
-    return _changed(context, publishing.enable, rule, context.name, body.note, shadow=body.shadow)
+    return _apply_change(context, publishing.enable, rule, context.name, body.note, shadow=body.shadow)
 
 
 @router.post("/rules/{rule}/rollback", responses=answers_with(schemas.RuleChanged))
 def rollback(context: Authoring, rule: RuleName, body: RollingBack) -> Response:
     """An earlier text again, as a new number; without `to`, the one before."""
-    return _changed(context, publishing.rollback, rule, context.name, body.note, body.to)
+    return _apply_change(context, publishing.rollback, rule, context.name, body.note, body.to)
 
 
 # ---------------------------------------------------------------- what was

@@ -162,7 +162,7 @@ class RedriveBody(Body):
 def redrive_letters(context: Operating, body: RedriveBody) -> Response:
     """Put dead letters back to where they came from, each at most once. With `dry_run` only say what would be done."""
     app_state = context.app_state
-    wanted = LetterFilter(body.reasons, tuple(map(_letter, body.letters)))
+    wanted = LetterFilter(body.reasons, tuple(map(_parse_place, body.letters)))
     if body.dry_run:
         plan = plan_redrive(context.settings, context.log, wanted, body.to)
         return answered({"plan": plan.data(), "dry_run": True, "redriven": 0})
@@ -182,7 +182,7 @@ def redrive_letters(context: Operating, body: RedriveBody) -> Response:
     return answered({"plan": plan.data(), "dry_run": False, "redriven": done})
 
 
-def _letter(text: str) -> DeadLetterPlace:
+def _parse_place(text: str) -> DeadLetterPlace:
     partition, _, offset = text.partition("/")
     if not (partition.isdecimal() and offset.isdecimal() and len(text) < 40):
         raise Refused("bad-place", f"`{text[:80]}` is not a dead letter", "Write PARTITION/OFFSET, as 3/17.")

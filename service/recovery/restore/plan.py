@@ -141,7 +141,7 @@ def plan_restore(site: StateLocation, asked: RestoreRequest, now_ms: int) -> lis
                 journal = TopicPartition(here.plan.topics.journal, partition)
                 if not site.log.topics([journal.topic]) or not site.log.bounds([journal])[journal].end:
                     continue
-            plans.append(_planned(here, asked, partition, now_ms))
+            plans.append(_plan_partition(here, asked, partition, now_ms))
     moment = asked.to_time_ms
     if moment is not None and all(each.is_behind for each in plans):
         raise Refused(
@@ -153,7 +153,7 @@ def plan_restore(site: StateLocation, asked: RestoreRequest, now_ms: int) -> lis
     return plans
 
 
-def _planned(site: StateLocation, asked: RestoreRequest, partition: int, now_ms: int) -> RestorePlan:
+def _plan_partition(site: StateLocation, asked: RestoreRequest, partition: int, now_ms: int) -> RestorePlan:
     now, stage, notes = read_store_status(site.store(partition)), site.stage, list[str]()
     if asked.source == "source":
         return _from_source(site, asked, partition, now)

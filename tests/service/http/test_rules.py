@@ -29,7 +29,7 @@ def test_what_was_published_is_found_although_a_look_is_under_way(
     rule_cache = RuleCache(service.settings, service.log)
     assert rule_cache.get().rules.keys() == {"first"}
 
-    look, load = RuleCache._look, RuleCache._load
+    look, load = RuleCache._poll, RuleCache._load
     has_begun, may_look, is_loading, may_load = (threading.Event() for _ in range(4))
 
     def slow_look(self: RuleCache) -> None:
@@ -42,7 +42,7 @@ def test_what_was_published_is_found_although_a_look_is_under_way(
         assert may_load.wait(30)
         return load(self)
 
-    monkeypatch.setattr(RuleCache, "_look", slow_look)
+    monkeypatch.setattr(RuleCache, "_poll", slow_look)
     monkeypatch.setattr(RuleCache, "_load", slow_load)
     rule_cache._looked_s -= 2 * LOOK_EVERY_S
     rule_cache.get()  # somebody else's question begins a look, in a thread

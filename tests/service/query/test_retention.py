@@ -22,7 +22,7 @@ from samovar.service.backtest.current import read_between
 from samovar.service.backtest.run import backtest
 from samovar.service.ops.status import first_times
 from samovar.service.query.read import ReadOptions, bounded, follow
-from samovar.service.topology.copartitioning import _sampled
+from samovar.service.topology.copartitioning import _sample_records
 from samovar.tasks.input import startup_checks
 from tests.service.rules.test_rule_changes import alerts, published, take, tide
 from tests.service.rules.test_rule_starts import NEW_COUNTRY
@@ -51,7 +51,7 @@ QUESTIONS: dict[str, Callable[[EmbeddedLog], list[int]]] = {
     "follow": lambda log: [each.offset for each in islice(follow(log, TOPIC, ReadOptions()), 2)],
     "all": lambda log: offsets(read_all(log, AT)),
     "between": lambda log: offsets(read_between(log, AT, 0, 4)),
-    "sample": lambda log: offsets(_sampled(log, TOPIC, 1)),
+    "sample": lambda log: offsets(_sample_records(log, TOPIC, 1)),
 }
 
 

@@ -294,9 +294,9 @@ def test_a_repair_owns_the_partitions_and_leaves_the_group_after_it() -> None:
     assert log.committed("g", [T, OWN_0]) == {T: 3, OWN_0: 1}
     with pytest.raises(Refused, check=lambda error: error.code == "group-active"):
         ChangelogRepair(log, [plan_with()], "g", Delivery.EXACTLY_ONCE, [0])
-    found._went([T])
+    found._on_revoked([T])
     assert found.owned == set()
-    found._came([T, TopicPartition("t", 2)])
+    found._on_assigned([T, TopicPartition("t", 2)])
     assert found.owned == {0, 2}
     found.close()
     assert log.members("g") == []

@@ -146,7 +146,7 @@ def test_what_all_polls_of_a_commit_gave_is_what_its_rows_are_held_against(tmp_p
 
 def test_half_as_many_rows_as_records_are_not_few(tmp_path: Path) -> None:
     container = started(world_of(tmp_path, poll_records=4, commit_polls=3))
-    member, task = container._joined(), container.tasks[MAIN, 0]
+    member, task = container._join_group(), container.tasks[MAIN, 0]
     rows = 1
     for taken, polls in ((2 * rows, 1), (2 * rows + 1, 3)):
         container.tunables = replace(container.tunables, poll_records=taken)
@@ -364,7 +364,7 @@ def test_a_container_for_which_no_partition_is_left_has_nothing_to_wait_for(tmp_
     assert (idle.caught_up(), busy.caught_up()) == (False, True)
     busy.close()
     assert not busy._has_no_task(), "it is no member"
-    busy._joined()
+    busy._join_group()
     assert not busy._has_no_task(), "it was given nothing yet"
     idle.run(until_caught_up=True)
     assert not idle._has_no_task(), "it is no member any more"
@@ -475,7 +475,7 @@ def test_states_go_from_memory_the_largest_task_first(tmp_path: Path, over: int 
     task.processor.dirty = True
     held = sum(sizes(container).values())
     container.tunables = replace(container.tunables, memory_commits=1, cache_bytes=0 if over is None else held - over)
-    container._commit(container._joined())
+    container._commit(container._join_group())
     assert [partition for partition, count in sorted(live(container).items()) if not count] == evicted
     assert world.broker.open_transactions() == 0
 
@@ -490,7 +490,7 @@ def test_memory_is_looked_at_now_and_then_and_after_large_commits(
     container.tasks[MAIN, 0].processor.dirty = True
     container._commits = 1
     container.tunables = replace(container.tunables, memory_commits=commits, memory_rows=rows, cache_bytes=0)
-    container._commit(container._joined())  # of one row: the position
+    container._commit(container._join_group())  # of one row: the position
     assert container._commits == 2
     assert (sum(live(container).values()) == 0) == is_looked_at
 
@@ -504,7 +504,7 @@ def test_a_container_with_nothing_to_commit_still_takes_snapshots(tmp_path: Path
     world.cycle(world.nodes[0])
     before, transactions = len(files.snapshots), world.nodes[0].called["transact"]
     world.clock.pass_ms(task.plan.tunables.snapshot_every_ms)
-    container._commit(container._joined())
+    container._commit(container._join_group())
     assert (len(files.snapshots), world.nodes[0].called["transact"]) == (before + 1, transactions)
 
 
@@ -590,7 +590,7 @@ def test_the_offset_of_a_shared_input_is_that_of_the_stage_furthest_behind(tmp_p
 
 def test_a_shared_input_is_read_on_from_where_the_one_furthest_behind_is(tmp_path: Path) -> None:
     _, container, main, other = stages(tmp_path)
-    member = container._joined()
+    member = container._join_group()
     main.processor.source.sources["left"].next, other.processor.source.sources["left"].next = 0, 0
     member.pause([LEFT, RIGHT])
     other.state = TaskState.RESTORING
@@ -612,7 +612,7 @@ def test_a_task_whose_step_was_abandoned_reads_again_from_its_position(tmp_path:
     container = started(world)
     send(world, 1, 2)
     world.cycle(world.nodes[0])
-    member, task = container._joined(), container.tasks[MAIN, 0]
+    member, task = container._join_group(), container.tasks[MAIN, 0]
     member.seek(LEFT, 0)
     task.is_abandoned = True
     container._recover(member)
@@ -642,7 +642,7 @@ class Given(RuleSource):
 
 def test_tasks_go_on_with_other_plans_of_the_same_topics(tmp_path: Path) -> None:
     container = started(world_of(tmp_path, streams=LEFT_AND_RIGHT))
-    task, member = container.tasks[MAIN, 0], container._joined()
+    task, member = container.tasks[MAIN, 0], container._join_group()
     plan = replace(container.plan, max_events=7)
     container.rule_source = Given([plan])
     container._renew()
@@ -657,7 +657,7 @@ def test_where_other_topics_are_read_all_is_committed_and_begins_again(tmp_path:
     world = world_of(tmp_path, streams=LEFT_AND_RIGHT)
     container = started(world)
     send(world, 5)
-    container._take(container._joined(), 0.0)
+    container._take(container._join_group(), 0.0)
     assert container.tasks[MAIN, 0].dirty
     container.rule_source = Given([replace(container.plan, inputs=container.plan.inputs[:1])])
     container._renew()
@@ -711,7 +711,7 @@ def test_a_partition_that_goes_is_closed_and_its_counts_stay(tmp_path: Path) -> 
     assert (set(container.tasks), container._owned, container._backpressure.paused) == ({(MAIN, 0)}, {LEFT}, {LEFT})
     assert tasks[MAIN, 1].state is TaskState.CLOSED
     assert container.status().counts.events == 2
-    container._assigned(ones)
+    container._on_assigned(ones)
     assert container.tasks[MAIN, 0] is tasks[MAIN, 0]
     assert container.tasks[MAIN, 1].state is TaskState.CREATED
     assert container._owned == {LEFT, *ones}
@@ -725,9 +725,9 @@ def test_a_task_is_made_once_all_of_its_inputs_are_there(tmp_path: Path) -> None
     container = started(world_of(tmp_path, streams=LEFT_AND_RIGHT))
     container._drop({LEFT, RIGHT})
     assert (container.tasks, container._owned) == ({}, set())
-    container._assigned({LEFT})
+    container._on_assigned({LEFT})
     assert container.tasks == {}
-    container._assigned({RIGHT})
+    container._on_assigned({RIGHT})
     assert set(container.tasks) == {(MAIN, 0)}
 
 
@@ -765,7 +765,7 @@ def test_it_is_caught_up_once_all_is_read_and_committed(tmp_path: Path) -> None:
     assert not container.caught_up()
     task.state = TaskState.RUNNING
     assert container.caught_up()
-    container._joined().seek(LEFT, 0)
+    container._join_group().seek(LEFT, 0)
     assert not container.caught_up(), "it is not known whether there is more"
 
 

@@ -83,7 +83,7 @@ def test_the_rule_is_taken_out_in_a_transaction_of_its_own_and_all_are_told(tmp_
     container._attempt(task, lambda: raising(failure), 1)
     before = world.nodes[0].called["transact"]
     world.active = world.nodes[0]
-    container._recover(container._joined())
+    container._recover(container._join_group())
     world.active = None
     assert world.nodes[0].called["transact"] == before + 1
     assert (told.failures, task.is_abandoned, task.failure) == ([failure], False, None)
@@ -102,7 +102,7 @@ def test_a_rule_that_is_not_at_work_is_remembered_for_when_it_comes_in(tmp_path:
     assert task.begin_quarantine() is None
     assert task.__dict__["failure"] is None
     assert task._ended_by is failure
-    container._quarantine(container._joined(), task)
+    container._quarantine(container._join_group(), task)
     assert task._ended_by is failure, "without a failure there is nothing to do"
 
 

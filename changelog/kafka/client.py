@@ -84,7 +84,7 @@ class _Group(ctypes.Structure):
     )
 
 
-class _Trouble(ctypes.Structure):
+class _KernelError(ctypes.Structure):
     _fields_ = (("topic", c_char_p), ("text", c_char_p), ("partition", c_int64), ("code", c_int64), ("offset", c_int64))
 
 
@@ -222,7 +222,7 @@ class _Gathered:
 def _columns(room: Any, count: int) -> tuple[list[RecordBlock], list[ConsumeError]]:
     owner = _Gathered(room, count)
     library, records, errors = kernel(), [], []
-    group, trouble = _Group(), _Trouble()
+    group, trouble = _Group(), _KernelError()
     for place in range(library.samovar_gathered_groups(owner.handle)):
         library.samovar_gathered_group(owner.handle, place, ctypes.byref(group))
         rows = group.count

@@ -75,9 +75,9 @@ class RollingBackView(Body):
 
 
 class BuildViewBody(Body):
-    """`anew`: all rows, also where the view's file says that a part is enough."""
+    """`rebuild`: all rows, also where the view's file says that a part is enough."""
 
-    anew: bool = False
+    rebuild: bool = False
 
 
 @router.get("/views", responses=answers_with(schemas.ViewsShown))
@@ -229,16 +229,16 @@ def refresh(context: Operating, name: ViewName, body: BuildViewBody) -> Response
         if not _SPARK.acquire(blocking=False):
             raise Refused("view-busy", "another view is being made here", "Wait for it to end, and try again.")
         try:
-            return _build(app_state, wanted, on_progress, anew=body.anew)
+            return _build(app_state, wanted, on_progress, rebuild=body.rebuild)
         finally:
             _SPARK.release()
 
     job = app_state.jobs.start("view", context.name, work)
-    context.record("view refreshed", {"view": name, "anew": body.anew})
+    context.record("view refreshed", {"view": name, "rebuild": body.rebuild})
     return answered({"job": job.number}, 202)
 
 
-def _build(app_state: AppState, views: Sequence[View], on_progress: OnProgress, *, anew: bool) -> dict[str, Any]:
+def _build(app_state: AppState, views: Sequence[View], on_progress: OnProgress, *, rebuild: bool) -> dict[str, Any]:
     from samovar.changelog.spark.progress import JobProgress  # noqa: PLC0415 - with Spark only
     from samovar.service.spark.session import starting_for  # noqa: PLC0415 - as above
 
@@ -247,7 +247,7 @@ def _build(app_state: AppState, views: Sequence[View], on_progress: OnProgress, 
         on_progress(min(done / total, 0.99) if total else 0.0, found.rate)
 
     with starting_for(app_state.settings, "samovar views") as start:
-        (made,) = (commands.rebuild if anew else commands.refresh)(
+        (made,) = (commands.rebuild if rebuild else commands.refresh)(
             app_state.settings, app_state.log, start.ready(), views, progress
         )
     if isinstance(made, Refused):

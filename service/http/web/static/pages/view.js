@@ -213,14 +213,14 @@ function refresh(view, state, place) {
   const doIt = button("Refresh", begin, "main", { id: "do-refresh" });
   const box = dialog(
     `Refresh ${view.view}`,
-    [h("p", {}, "Spark starts in this process and makes a new version; readers see the old one until it is whole. It takes a core or two while it works."), h("label", { class: "check" }, again, "All rows anew")],
+    [h("p", {}, "Spark starts in this process and makes a new version; readers see the old one until it is whole. It takes a core or two while it works."), h("label", { class: "check" }, again, "Rewrite all rows")],
     [button("Cancel", () => box.close()), doIt],
   );
 
   async function begin() {
     doIt.disabled = true;
     try {
-      const { job } = await post(`/views/${part(view.view)}/refresh`, { anew: again.checked });
+      const { job } = await post(`/views/${part(view.view)}/refresh`, { rebuild: again.checked });
       box.close();
       await follow(job);
     } catch (fault) {

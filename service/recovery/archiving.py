@@ -121,8 +121,15 @@ class Archiver:
         self._next.clear()
         self._owned.clear()
         went: Callable[..., None] = self._owned.difference_update
-        group = archive_group(self.settings.service)
-        config = GroupConfig(group, self.slot, [journal], Delivery.AT_LEAST_ONCE, self._owned.update, went, went)
+        config = GroupConfig(
+            group=archive_group(self.settings.service),
+            slot=self.slot,
+            topics=[journal],
+            delivery=Delivery.AT_LEAST_ONCE,
+            on_assigned=self._owned.update,
+            on_revoked=went,
+            on_lost=went,
+        )
         with closing(self.log.join(config)) as member:
             while not self.stopped.is_set():
                 member.poll(1, 0.0)

@@ -522,7 +522,7 @@ def test_what_was_found_is_committed_before_it_takes_much(
     task.config = replace(task.config, budget=replace(task.config.budget, step_bytes=100))
     task.piece_rows = piece_rows
     send(world, *range(4))
-    member, pieces, told = container._joined(), 0, 0
+    member, pieces, told = container._join_group(), 0, 0
 
     def feed(*_: object) -> frozenset[int]:
         nonlocal pieces
@@ -551,7 +551,7 @@ def stages(folder: Path) -> tuple[World, Container, StreamTask, StreamTask]:
 def test_nothing_is_committed_without_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is they that are refused where the group went on without this container (P6)."""
     _, container, main, other = stages(tmp_path)
-    member = container._joined()
+    member = container._join_group()
     sent: list[list[str]] = []
     transact = type(member).transact
 

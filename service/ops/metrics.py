@@ -136,7 +136,7 @@ ARCHIVE_METRICS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ArchiveSnapshot:
     """What a process that copies has done, and how far behind it is."""
 

@@ -104,7 +104,9 @@ class Archiver:
         now_s = time.monotonic()
         ages = {at: now_s - self.behind_since.get(at, now_s) for at in self.lags}
         lost = {at: following - first for at, (first, following) in self.lost.items()}
-        return ArchiveSnapshot(self.counts.files, self.counts.records, dict(self.lags), ages, lost)
+        return ArchiveSnapshot(
+            files=self.counts.files, records=self.counts.records, lags=dict(self.lags), ages_s=ages, lost=lost
+        )
 
     def _wait(self, why: str) -> None:
         if why != self._trouble:

@@ -474,7 +474,7 @@ def _scratch(settings: ServiceFile) -> Path:
 # ---------------------------------------------------------------- the copy
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Source:
     """One old task whose rows are copied, and its image."""
 
@@ -502,7 +502,15 @@ class _Copy:
             for here, new in zip(plan.site.stages(), plan.plans, strict=True):
                 for partition in range(plan.site.partitions):
                     store = self._image(here.changelog(partition))
-                    self.sources.append(_Source(f"{here.stage or MAIN_NAME}/{partition}", here, new, partition, store))
+                    self.sources.append(
+                        _Source(
+                            name=f"{here.stage or MAIN_NAME}/{partition}",
+                            here=here,
+                            new=new,
+                            partition=partition,
+                            store=store,
+                        )
+                    )
         assert marker is not None
         self.marker = marker
 

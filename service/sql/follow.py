@@ -57,7 +57,7 @@ class NewRows(ScannedTable):
         return iter(self.batches)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ContinuousQuery:
     """A continuous query that prints until `stopped` says so."""
 

@@ -125,7 +125,7 @@ def statements_in(text: str, path: str) -> list[Statement]:
         return found
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LocalEngine:
     """Runs one query at a time. `tell` is called now and then while it runs."""
 

@@ -55,7 +55,7 @@ class SqlSession:
         self.settings, self.log, self.limit = settings, log, limit
         self.masks = TableMasks(settings, log, sees_all)
         self.display = ScanDisplay()
-        self.local = LocalEngine(settings, log, self.masks, self._tell)
+        self.local = LocalEngine(settings=settings, log=log, masks=self.masks, tell=self._tell)
         self.spark = SparkEngine(settings, log, self.masks, master) if on_spark else None
         self.printer = Printer(sys.stdout, mode, is_terminal=sys.stdout.isatty())
         self.more = "--limit shows more, --json and --csv all"
@@ -112,7 +112,14 @@ class SqlSession:
         self._stop.clear()
         with stopping(self._stop.set, self._stop.set):
             try:
-                ContinuousQuery(self.local, statements[0], self.printer, start, every_s, self._stop.wait).run()
+                ContinuousQuery(
+                    engine=self.local,
+                    statement=statements[0],
+                    printer=self.printer,
+                    start=start,
+                    every_s=every_s,
+                    stopped=self._stop.wait,
+                ).run()
             except QueryCancelled:
                 return
             finally:

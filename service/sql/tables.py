@@ -39,7 +39,7 @@ MOST = 1 << 62
 LAST_MS = 1 << 47
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ScanWatch:
     """How far the scans of one query are, and whether they shall end. Threads share it."""
 

@@ -49,7 +49,7 @@ def objects(service: Service, query: str, *options: object) -> list[dict[str, An
 
 
 def local(service: Service, log: Any) -> LocalEngine:
-    return LocalEngine(service.settings, log, TableMasks(service.settings, log, sees_all=True))
+    return LocalEngine(settings=service.settings, log=log, masks=TableMasks(service.settings, log, sees_all=True))
 
 
 # ---------------------------------------------------------------- what a query sees

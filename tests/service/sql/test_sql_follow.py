@@ -108,10 +108,17 @@ def test_of_a_result_that_changes_the_changes_are_shown(service: Service) -> Non
 def test_values_of_later_rows_are_not_cut(service: Service) -> None:
     printer = Printer(io.StringIO())
     with service.log() as log:
-        engine = LocalEngine(service.settings, log, TableMasks(service.settings, log, sees_all=True))
+        engine = LocalEngine(settings=service.settings, log=log, masks=TableMasks(service.settings, log, sees_all=True))
         (statement,) = statements_in("select repeat(card, 20) as c from purchase", "<query>")
         rounds = iter([False] * 4 + [True] * 100)
-        ContinuousQuery(engine, statement, printer, "begin", 1.0, lambda _: next(rounds)).run()
+        ContinuousQuery(
+            engine=engine,
+            statement=statement,
+            printer=printer,
+            start="begin",
+            every_s=1.0,
+            stopped=lambda _: next(rounds),
+        ).run()
     lines = printer.out.getvalue().splitlines()  # type: ignore[attr-defined]  # it is in memory
     assert lines[0] == "c"
     assert {*lines[2:]} <= {f"c{n}" * 20 for n in range(7)}

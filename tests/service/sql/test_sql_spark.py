@@ -41,7 +41,7 @@ def tables_of(service: Service, sees_all: bool) -> Iterator[tuple[str, Any, Any]
     """Each table, as both engines have it."""
     with opened(service.settings) as log:
         masks = TableMasks(service.settings, log, sees_all)
-        local = LocalEngine(service.settings, log, masks)
+        local = LocalEngine(settings=service.settings, log=log, masks=masks)
         spark = SparkEngine(service.settings, log, masks, None)
         try:
             for name in local.tables().names:

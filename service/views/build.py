@@ -58,7 +58,7 @@ class ViewBuild:
     notes: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ViewBuilder:
     """Makes views of one service on one session. All of them see the same offsets."""
 

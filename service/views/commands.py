@@ -195,7 +195,7 @@ def rebuild(
     """Makes views again, whole or only what is new; of one that cannot be made, yields the refusal."""
     from samovar.service.views.build import ViewBuilder  # noqa: PLC0415 - with Spark only
 
-    builder = ViewBuilder(settings, log, session, on_progress, any_schema)
+    builder = ViewBuilder(settings=settings, log=log, session=session, on_progress=on_progress, any_schema=any_schema)
     for view in views:
         try:
             made = builder.refresh(view) if only_new else builder.rebuild(view)

@@ -39,7 +39,7 @@ EVERY_S = 5.0  # between two words on how far it is
 OnRows = Callable[[str, int, int, float], None]  # table, records so far, all of them, seconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportedTable:
     """What came to one table; `offsets` are those that it has now."""
 
@@ -61,7 +61,7 @@ class ExportedTable:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TableListing:
     """A table, and how far it is behind; without a version it was never exported."""
 
@@ -193,7 +193,17 @@ class _Export:
         version = self.table.at().version() if self.table.exists else None
         shown = {str(at): offset for at, offset in offsets.items()}
         seconds = time.monotonic() - self.begun
-        return ExportedTable(self.name, self.uri, rows, commits, version, shown, self.added, merged, seconds)
+        return ExportedTable(
+            name=self.name,
+            uri=self.uri,
+            rows=rows,
+            commits=commits,
+            version=version,
+            offsets=shown,
+            added=self.added,
+            merged=merged,
+            seconds=seconds,
+        )
 
     def listing(self) -> TableListing:
         try:
@@ -202,14 +212,24 @@ class _Export:
         finally:
             self.stream.close()
         if base is None:
-            return TableListing(self.name, self.uri, None, 0, behind, {}, ())
+            return TableListing(
+                name=self.name, uri=self.uri, version=None, rows=0, behind=behind, columns={}, snapshots=()
+            )
         columns = {each["name"]: each["type"] for each in json.loads(base.schema().to_json())["fields"]}
         snapshots = [
             {"version": each["version"], "made_ms": each["timestamp"], "operation": each["operation"]}
             for each in base.history(100)
         ]
         version = base.version()
-        return TableListing(self.name, self.uri, version, self.table.rows(version), behind, columns, snapshots)
+        return TableListing(
+            name=self.name,
+            uri=self.uri,
+            version=version,
+            rows=self.table.rows(version),
+            behind=behind,
+            columns=columns,
+            snapshots=snapshots,
+        )
 
     def _behind(self, base: Any) -> int:
         start = self._start(base)

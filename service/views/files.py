@@ -103,7 +103,9 @@ def load_views(settings: ServiceFile) -> tuple[list[View], BadView | None]:
         node, view = read(file, report), None
         if isinstance(node, YamlMap) and not report.failed:
             entries = {key.text: (key, value) for key, value in node.entries}
-            view = _ViewReader(path, report, node, entries, settings.views.format).view()
+            view = _ViewReader(
+                path=path, report=report, node=node, entries=entries, format=settings.views.format
+            ).view()
         elif not report.failed:
             report.error("view-file", "a view is a map", file.locate(0, 1), expected="view: NAME, and sql: |")
         if view is not None and any(view.table == other.table for other in views):
@@ -140,7 +142,7 @@ def _text_of(path: Path) -> str:
         raise Refused("unreadable-file", f"cannot read {path}: {reason}", "A view is a YAML file in UTF-8.") from error
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _ViewReader:
     """A file on its way to a view."""
 

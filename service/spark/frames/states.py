@@ -205,7 +205,12 @@ def _changes(site: StateLocation, part: FrameRange, options: FrameOptions) -> It
                 before = {each: _has_rows(states, prefix) for each, prefix in prefixes.items()}
                 at = changelog.at
                 mark = ChangelogCheckpoint(
-                    at.topic, changelog.topic.id, at.partition, changelog.topic.partitions, offset + 1, time_ms
+                    topic=at.topic,
+                    topic_id=changelog.topic.id,
+                    partition=at.partition,
+                    partitions=changelog.topic.partitions,
+                    next=offset + 1,
+                    time_ms=time_ms,
                 )
                 states.write([*changes.items(), (POSITION, value), (CHECKPOINT, pack_checkpoint(mark))])
                 for (key, store), (changed_at, changed_ms) in touched.items():

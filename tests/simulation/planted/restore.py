@@ -147,7 +147,12 @@ def snapshots_have_a_newer_position() -> Patching:
         now_ms = self.clock.steady_ms()
         if now_ms - self._snapshot_at_ms >= self.plan.tunables.snapshot_every_ms:
             follows = record.ChangelogCheckpoint(
-                at.topic, topic.id, at.partition, topic.partitions, last_offset + 1, wall_ms
+                topic=at.topic,
+                topic_id=topic.id,
+                partition=at.partition,
+                partitions=topic.partitions,
+                next=last_offset + 1,
+                time_ms=wall_ms,
             )
             self.store.put(CHECKPOINT, pack_checkpoint(follows))
             self._snapshot_at_ms = now_ms

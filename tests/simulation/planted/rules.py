@@ -121,12 +121,12 @@ def one_crash_is_enough() -> Patching:
 
 def drained_versions_take_new_events() -> Patching:
     """A version that drains raises what began after another took its place."""
-    drained = migration._drained
+    drained = migration._draining_rules
 
     def with_more(*given: Any) -> Any:
         return {name: replace(each, began_by_ms=given[2] + 3_000) for name, each in drained(*given).items()}
 
-    return patch.object(migration, "_drained", with_more)
+    return patch.object(migration, "_draining_rules", with_more)
 
 
 def rule_changes_are_journaled_one_record_late() -> Patching:

@@ -1,6 +1,6 @@
 """Queries by DuckDB, in this process: over the tables of a service, and over nothing else.
 
-    engine = LocalEngine(settings, log, masks)
+    engine = LocalEngine(settings=settings, log=log, masks=masks)
     for statement in statements_in("select count(*) from alerts", "<query>"):
         with engine.run(statement) as rows:
             for batch in rows.batches: ...

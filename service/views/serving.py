@@ -1,6 +1,6 @@
 """Views read by key: the tables of the version that is shown, opened once, and completed by what came since.
 
-    served = ViewServer(settings, log)
+    served = ViewServer(settings=settings, log=log)
     served.get("cards", ["c1"])  -> ServedRow(row={"card": "c1", "purchases": 4, ...}, version=7, live=True, ...)
 
     STATE/../serving/NAME/000007-SUM/    a store of RocksDB that took the version's files in, as links where it can

@@ -131,7 +131,7 @@ def _reached(url: str, what: str) -> Iterator[None]:
     """What goes wrong in a client is of many types, and none of ours."""
     try:
         yield
-    except (FileNotFoundError, Refused):
+    except Refused:
         raise
     except ImportError as error:
         scheme = url.split("://", 1)[0]
@@ -139,6 +139,8 @@ def _reached(url: str, what: str) -> Iterator[None]:
         what = f"the archive {url} cannot be {what}: {error}"
         raise Refused("archive-unreachable", what, f"It needs {package}.") from error
     except Exception as error:
+        if isinstance(error, FileNotFoundError) and what != "written":
+            raise
         raise Refused(
             "archive-unreachable",
             f"the archive {url} cannot be {what}: {error}",

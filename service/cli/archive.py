@@ -15,7 +15,7 @@ from samovar.common.progress import Progress
 from samovar.service.cli.options import Config, Json, SetFlags
 from samovar.service.cli.refusals import exit_on_refusal
 from samovar.service.config.loading import load_service
-from samovar.service.ops.archive import archive_status, status_lines
+from samovar.service.ops.archive import archive_status, plural, status_lines
 from samovar.service.ops.log_output import make_logger
 from samovar.service.ops.metrics import ArchiveMetrics
 from samovar.service.recovery.archiving import Archiver, copy_all, verify_archive
@@ -25,6 +25,11 @@ from samovar.service.topology.logs import opened
 
 app = typer.Typer(rich_markup_mode=None)
 NOT_WHOLE = 1
+NONE = "nothing to copy yet: none of the service's topics is there"
+REPAIR = (
+    "Put a good copy of what is missing or damaged back. While the log still has its records, delete a damaged file:"
+    " `samovar archive CONFIG` writes it again."
+)
 
 
 @app.command()
@@ -71,7 +76,11 @@ def archive(
                 return
             if status:
                 found = archive_status(settings, log, int(time.time() * 1000))
-                print(jsonlib.dumps([asdict(each) for each in found]) if json else "\n".join(status_lines(found)))
+                print(
+                    jsonlib.dumps([asdict(each) for each in found])
+                    if json
+                    else "\n".join(status_lines(found) or [NONE])
+                )
                 raise typer.Exit(NOT_WHOLE if any(each.lost is not None for each in found) else 0)
             progress = Progress(sys.stderr, quiet=json)
             if verify:
@@ -86,11 +95,14 @@ def archive(
                     verdicts.append(verdict)
                     if not json:
                         progress.clear()
-                        what = f"{verdict.files:,} files, {verdict.records:,} records"
+                        what = f"{plural(verdict.files, 'file')}, {plural(verdict.records, 'record')}"
                         print(f"{verdict.topic}/{verdict.partition}: {'; '.join([what, *verdict.faults])}")
-                if json:
-                    print(jsonlib.dumps([asdict(each) for each in verdicts]))
-                raise typer.Exit(NOT_WHOLE if any(each.faults for each in verdicts) else 0)
+                if json or not verdicts:
+                    print(jsonlib.dumps([asdict(each) for each in verdicts]) if json else NONE)
+                if not any(each.faults for each in verdicts):
+                    return
+                sys.stderr.write(f"  {REPAIR}\n")
+                raise typer.Exit(NOT_WHOLE)
             copied = 0
 
             def on_file(records: int, left: int) -> None:
@@ -100,5 +112,5 @@ def archive(
 
             counts = copy_all(settings, log, on_file)
             progress.clear()
-        text = f"{counts.records:,} records copied, in {counts.files:,} files"
+        text = f"{plural(counts.records, 'record')} copied, in {plural(counts.files, 'file')}"
         print(jsonlib.dumps(asdict(counts)) if json else text)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -93,10 +95,13 @@ def read_schema(path: str) -> Any:
 
 def read_text(option: str, path: str) -> str:
     try:
+        if path == "-":
+            return TextIOWrapper(sys.stdin.buffer, "utf-8-sig").read()
         return Path(path).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise typer.BadParameter(f"cannot read {path}: {reason}", param_hint=option) from None
+        reason = getattr(error, "strerror", None) or f"it is not UTF-8 ({error})"
+        shown = "standard input" if path == "-" else path
+        raise typer.BadParameter(f"cannot read {shown}: {reason}", param_hint=option) from None
 
 
 def read_param(text: str) -> tuple[str, Any]:

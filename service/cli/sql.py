@@ -88,11 +88,9 @@ def sql(
             return
         if query is not None:
             text, path = query, QUERY
-        elif file not in (None, "-"):
-            assert file is not None
-            text, path = read_text("--file", file), file
         else:
-            text, path = sys.stdin.read(), "<stdin>"
+            path = "<stdin>" if file in (None, "-") else str(file)
+            text = read_text("--file", file or "-")
         if follow:
             session.follow(text, path, start, every_s)
         else:

@@ -75,6 +75,14 @@ def _status(
     )
 
 
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "file"), plural(1200, "file")
+    ('1 file', '1,200 files')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def duration(ms: int) -> str:
     """About how long, for people.
 
@@ -95,7 +103,7 @@ def status_lines(found: list[ArchivedPartition]) -> list[str]:
             lag += f", the oldest {duration(each.age_ms)} old"
         if each.left_ms is not None:
             lag += f", {duration(max(0, each.left_ms))} until retention takes it"
-        files = f"{each.files:,} file" + ("s" if each.files != 1 else "")
+        files = plural(each.files, "file")
         lines.append(f"{each.topic}/{each.partition}: offsets {each.first:,} to {each.next:,} in {files}, {lag}")
         if each.lost is not None:
             lines.append(

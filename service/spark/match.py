@@ -82,6 +82,10 @@ def match(  # noqa: PLR0913 - options of a run, by name
     from samovar.service.spark.frames.events import ALERT  # noqa: PLC0415 - pyarrow takes long to import
 
     given = tuple(load_rules(rules) if isinstance(rules, str | Path) else rules)
+    if not given:
+        raise _refused("there are no rules", "Give a folder, a file, or what `samovar.load_rules` returns.")
+    if not 1 <= buckets < 1 << 31:
+        raise _refused(f"`buckets={buckets}` is no number of buckets", f"Give a whole number from 1 on, or {BUCKETS}.")
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     columns = [*_place_columns(events, names, time), _quoted(type)]
     until_ms = None if flush or events.isStreaming else events.selectExpr(columns[0]).groupBy().max(MS).collect()[0][0]

@@ -102,6 +102,12 @@ class Printer:
         self.out.flush()
         return count, limit is not None and next(rows, None) is not None
 
+    def plans(self, rows: Iterable[list[Any]]) -> None:
+        """What `explain` says, a drawing of several lines, which no cell of a table can hold."""
+        for row in rows:
+            self.out.write("\n".join(visible(line) for line in str(row[-1]).rstrip("\n").split("\n")) + "\n")
+        self.out.flush()
+
     def header(self, columns: Sequence[str], shown: Iterable[list[Any]]) -> None:
         """What stands before the rows; a table's columns are as wide as these need them."""
         self._columns = unique(columns)

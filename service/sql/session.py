@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from samovar.changelog.log import Log
+from samovar.common.errors import Refused
 from samovar.service.config.models import ServiceFile
 from samovar.service.runtime.processes import stopping
 from samovar.service.sql.follow import ContinuousQuery
@@ -73,6 +74,7 @@ class SqlSession:
 
     def run(self, text: str, path: str) -> None:
         """All statements of a text, one after another. Ctrl-C and SIGTERM end it, as KeyboardInterrupt."""
+        _refuse_bytes(text)
         with terminated_as_interrupted():
             statements = statements_in(text, path) if self.spark is None else _one(text, path)
             for number, statement in enumerate(statements):
@@ -89,7 +91,11 @@ class SqlSession:
                 else self.spark.run(statement, None if limit is None else limit + 1)
             )
             with running as rows:
-                count, has_more = self.printer.write(rows.columns, self._cleared(rows_of(rows.batches)), limit)
+                found = self._cleared(rows_of(rows.batches))
+                if self.printer.mode == "table" and statement.text.lower().startswith("explain"):
+                    self.printer.plans(found)
+                    return 1
+                count, has_more = self.printer.write(rows.columns, found, limit)
         except QueryCancelled:
             raise KeyboardInterrupt from None
         finally:
@@ -106,6 +112,7 @@ class SqlSession:
 
     def follow(self, text: str, path: str, start: str | None, every_s: float) -> None:
         """Until Ctrl-C or SIGTERM."""
+        _refuse_bytes(text)
         statements = statements_in(text, path)
         if len(statements) != 1:
             raise Statement(text, 0, text, path).refused("one query can be followed at a time", "Leave the others out.")
@@ -130,6 +137,18 @@ class SqlSession:
         if self._stop.is_set():
             raise KeyboardInterrupt
         self.display(watch)
+
+
+def _refuse_bytes(text: str) -> None:
+    """Bytes of an argument or a terminal that are not UTF-8 are surrogates in Python, which no engine takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused(
+            "sql-query",
+            f"the query is not UTF-8: character {error.start + 1} is the byte 0x{ord(text[error.start]) & 0xFF:02x}",
+            "Write it in UTF-8; a file in another encoding is converted by `iconv -f latin1 -t utf-8`.",
+        ) from None
 
 
 def _one(text: str, path: str) -> list[Statement]:

@@ -63,8 +63,8 @@ match: |
 }
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
+def run(*arguments: object, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)), input=stdin)
 
 
 def run_apart(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -133,6 +133,9 @@ def parse_options(options: Mapping[str, str]) -> FrameOptions:
     if any(number and not number.isdecimal() for number in numbers):
         hint = "Write numbers with commas between them: 0,3."
         raise Refused("frame-option", f"`partitions` is `{given['partitions']}`", hint)
+    for name in ("raw", "failOnDataLoss"):  # what is misspelt must not mean that records may be lost
+        if given.get(name.lower(), "true").lower() not in ("true", "false"):
+            raise Refused("frame-option", f"`{name}` is `{given[name.lower()]}`", "Write true or false.")
     most = given.get("maxrecordspertrigger")
     if most is not None and not (most.isdecimal() and int(most)):
         raise Refused("frame-option", f"`maxRecordsPerTrigger` is `{most}`", "Write a number of records: 10000.")

@@ -331,3 +331,12 @@ def test_on_kafka_with_transactions(kafka: str, tmp_path: Path) -> None:
     assert service.digests() == before
     done = run("archive", service.config, "--verify")
     assert done.exit_code == 0, done.output
+
+
+def test_what_an_archive_says_of_nothing_and_of_folders_that_cannot_be_made(service: Service) -> None:
+    for option in ("--status", "--verify"):
+        done = run("archive", service.config, option)
+        assert (done.exit_code, done.stdout.startswith("nothing to copy yet")) == (0, True), done.output
+    service.config.write_text(service.config.read_text().replace("archive: cold", "archive: /proc/cold"))
+    done = run("archive", service.config)
+    assert (done.exit_code, done.stderr.split(":")[0]) == (2, "archive-unreachable"), done.output

@@ -116,6 +116,14 @@ def test_a_checkpoint_of_other_keys_is_refused() -> None:
         assert "checkpointLocation" in refused.value.hint
 
 
+@pytest.mark.parametrize(("buckets", "count", "word"), [(0, 1, "1024"), (8, 0, "load_rules")])
+def test_no_buckets_and_no_rules_are_refused(buckets: int, count: int, word: str) -> None:
+    nothing: Any = None  # is refused before a frame is looked at
+    with pytest.raises(Refused) as refused:
+        samovar.spark.match(nothing, rules_of(COUNT.format(name="first", limit=5))[:count], buckets=buckets)
+    assert (refused.value.code, word in refused.value.hint) == ("frame-option", True)
+
+
 def test_a_bucket_of_which_nothing_is_left_has_no_state() -> None:
     (rule,) = rules_of(COUNT.format(name="first", limit=5))
     state, call_at_ms, _ = matcher(rule)(None, lines("a", 0), START + 1)

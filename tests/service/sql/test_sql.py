@@ -419,3 +419,28 @@ def test_an_event_that_is_none_has_its_reason(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert objects(service, "select max(_event_time) as t from purchase")[0]["t"].startswith("2026-01-05T08:00:00")
     assert START == 1_767_600_000_000
+
+
+# ---------------------------------------------------------------- texts that are no text, and drawings
+
+
+def test_bytes_that_are_not_utf8_are_refused(service: Service, tmp_path: Path) -> None:
+    assert "the query is not UTF-8: character 11 is the byte 0xe9" in sql(service, "select caf\udce9 as a", code=2)
+    assert "the query is not UTF-8" in sql(service, "select rule from alerts -- \udce9", "--follow", code=2)
+    file = tmp_path / "latin.sql"
+    file.write_bytes(b"select 'caf\xe9'")
+    for done in (
+        run("sql", service.config, "-f", file),
+        run("sql", service.config, stdin=file.read_bytes()),
+    ):
+        assert (done.exit_code, "it is not UTF-8" in done.stderr) == (2, True), done.output
+    assert json.loads(run("sql", service.config, "--json", stdin=b"\xef\xbb\xbfselect 'caf\xc3\xa9' as a").stdout) == {
+        "a": "café"
+    }
+
+
+def test_a_plan_is_drawn_and_not_put_into_a_cell(service: Service) -> None:
+    shown = sql(service, "explain select card from purchase where amount > 4")
+    assert "│" in shown
+    assert "\\u000a" not in shown
+    assert set(objects(service, "explain select card from purchase")[0]) == {"explain_key", "explain_value"}

@@ -26,6 +26,8 @@ EXPORTS = ("export.before", "export.reading", "export.after")
 REPARTITIONS = tuple(
     f"repartition.{point}" for point in ("copied", "fenced", "ready", "deleted", "made", "filled", "switched", "done")
 )
+# Passed only by a repartition on Spark.
+SPREADS = ("repartition.spread",)
 # Passed only by those who copy into an archive.
 ARCHIVES = ("archive.written", "archive.published")
 
@@ -36,7 +38,7 @@ class UnknownPointError(ValueError):
 
 def _parse_setting(setting: str) -> tuple[str, int, signal.Signals]:
     name, count, sent = (*setting.split(":"), "", "")[:3]
-    known = POINTS + MOVES + SWITCHES + VIEWS + EXPORTS + REPARTITIONS + ARCHIVES
+    known = POINTS + MOVES + SWITCHES + VIEWS + EXPORTS + REPARTITIONS + SPREADS + ARCHIVES
     if name and name not in known:
         raise UnknownPointError(f"SAMOVAR_KILL={setting}: no such point\n  Points are {', '.join(known)}.")
     return name, int(count or 1), signal.Signals[sent or "SIGKILL"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 
+SUMS = 1 << 256  # row sums are less
 _CHUNK = 4096  # parts joined before they are hashed: a call of the hash for each would cost more than hashing
 
 
@@ -39,6 +40,17 @@ def digest(pairs: Iterable[tuple[bytes, bytes]]) -> str:
             parts.clear()
     hashed.update(b"".join(parts))
     return hashed.hexdigest()
+
+
+def row_sum(pairs: Iterable[tuple[bytes, bytes]]) -> int:
+    """A number of rows in any order: those of parts, added, make that of the whole. SHA-256 of each row, added up.
+
+    >>> rows = [(b"a", b"1"), (b"b", b"2")]
+    >>> row_sum(rows) == (row_sum(rows[1:]) + row_sum(rows[:1])) % SUMS, row_sum(rows) == row_sum([(b"a", b"2")])
+    (True, False)
+    """
+    hashes = (sha256(_length(key) + key + value).digest() for key, value in pairs)
+    return sum(int.from_bytes(each, "big") for each in hashes) % SUMS
 
 
 def _length(part: bytes) -> bytes:

@@ -6,15 +6,28 @@ import json as jsonlib
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from samovar.changelog.formats.redrives import DeadLetterPlace
+from samovar.changelog.spark.session import is_local
 from samovar.common.errors import Refused
 from samovar.common.progress import Progress
 from samovar.service.auth.audit import record_reading
-from samovar.service.cli.options import Config, DryRun, Json, add_group, instant_or_epoch, milliseconds, service_log
+from samovar.service.cli.options import (
+    Config,
+    DryRun,
+    Engine,
+    Json,
+    Master,
+    add_group,
+    instant_or_epoch,
+    milliseconds,
+    refuse_engine,
+    service_log,
+)
 from samovar.service.cli.state import at_site
 from samovar.service.ops.doctor import document, examine, finding_lines, worst
 from samovar.service.ops.status import status_lines, status_of
@@ -33,6 +46,9 @@ from samovar.service.recovery.repartition import plan_lines as repartition_lines
 from samovar.service.recovery.repartition import plan_repartition
 from samovar.service.recovery.repartition import repartition as repartitioned
 from samovar.service.recovery.rewind import done_line, plan_lines, plan_rewind, rewind_all
+from samovar.service.spark.progress import ProgressDisplay
+from samovar.service.spark.repartition import copying_on_spark
+from samovar.service.spark.session import refuse_remote_executors
 
 NOT_RUNNING = UNWELL = 1
 WATCH_S = 2.0
@@ -234,6 +250,8 @@ def repartition(
         str,
         typer.Option(metavar="TIME", help="How long it waits for the service to stop, once all is copied."),
     ] = "1h",
+    engine: Engine = "local",
+    master: Master = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
@@ -245,16 +263,22 @@ def repartition(
     them), and the service file has the new number. For the switch changelogs, journals and repartition topics are made
     again under their names.
 
-    It can be killed at any moment and run again. From the switch on the service does not start until it is done; before
-    that `--abort` gives it up, and nothing was changed.
+    `--engine spark` copies the rows up to the moment of its start, and reads them again, by a task per partition: with
+    all cores, or on a cluster (`--master`). What comes after that, and the switch, is done here.
+
+    It can be killed at any moment and run again, by either engine. From the switch on the service does not start until
+    it is done; before that `--abort` gives it up, and nothing was changed.
 
     Exit codes: 0 fine, 2 wrong usage or refused.
     """
     if (partitions is None) is not abort:
         raise typer.BadParameter("write either --partitions N or --abort", param_hint="--partitions")
+    refuse_engine(engine, master)
     screen = sys.stderr if json else sys.stdout
     report: dict[str, object] = {"dry_run": dry_run}
-    with service_log(config) as (settings, log):
+    with service_log(config) as (settings, log), ProgressDisplay(sys.stderr, as_json=json) as display:
+        if engine == "spark":
+            refuse_remote_executors(settings, is_local=master is None or is_local(master))
         if partitions is None:
             report["aborted"] = not dry_run and give_up(settings, log)
             print("given up: nothing was changed" if report["aborted"] else "nothing was begun", file=screen)
@@ -275,7 +299,9 @@ def repartition(
                         print(f"copied, and followed; to switch it waits:\n{blocked}", file=screen, flush=True)
 
                 wait_s = milliseconds("--wait", wait) / 1000 if wait != "0" else 0.0
-                done = repartitioned(plan, lambda _, rows: progress.reading(rows, None), on_wait, wait_s)
+                spark = partial(copying_on_spark, settings, master, display, display.say)
+                by = spark if engine == "spark" else None
+                done = repartitioned(plan, lambda _, rows: progress.reading(rows, None), on_wait, wait_s, by)
                 progress.clear()
                 report["repartitioned"] = done.data()
                 waiting = f", {done.waiting:,} events that wait" if done.waiting else ""

@@ -1,6 +1,6 @@
 """`samovar repartition`: a service with keyed state gets another number of partitions, and stops for the switch only.
 
-    NAME.repartition            a topic: how far it is (`RepartitionMarker`)
+    NAME.repartition            a topic: how far it is (`RepartitionMarker`), and which tasks Spark copied (`WholeCopy`)
     NAME.repartition.of.STAGE   rows on their way to the new changelogs, positions, and what new journals begin with
     NAME.repartition.switch     while it is there, the service does not start
     STATE/repartition.part      images of the old changelogs and of the copies, to be compared; made again where lost
@@ -15,18 +15,20 @@ their names, filled from the copies and read again. Killed there, it is run agai
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import chain, groupby, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from samovar.changelog.cursors import PartitionCursor
+from samovar.changelog.cursors import PartitionCursor, read_all
 from samovar.changelog.embedded.log import EmbeddedLog
 from samovar.changelog.formats.journal import pack_entry
 from samovar.changelog.formats.record import (
@@ -39,7 +41,7 @@ from samovar.changelog.formats.record import (
     pack_position,
     unpack_position,
 )
-from samovar.changelog.log import Append, Log, Pair, Topic, TopicPartition, TopicSpec
+from samovar.changelog.log import Append, Log, Member, Pair, Topic, TopicPartition, TopicSpec
 from samovar.changelog.partitioner import partition_of
 from samovar.changelog.restore.point_in_time import last_position
 from samovar.changelog.restore.restore import ChangelogPartition, Restore, checkpoint_of
@@ -50,11 +52,13 @@ from samovar.patterns.explain.key_trace import iso_time
 from samovar.service.config.loading import load_service
 from samovar.service.config.models import ServiceFile
 from samovar.service.recovery.restore.run import alone
+from samovar.service.topology.logs import sole_member
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.stages import placing_of
 from samovar.service.topology.stores import MAIN_NAME, StateLocation, position_of
 from samovar.service.topology.topics import (
+    MARKER_ROW,
     PlannedTopic,
     RepartitionMarker,
     TopicRole,
@@ -64,7 +68,7 @@ from samovar.service.topology.topics import (
     marker_topic,
 )
 from samovar.service.topology.topics import plan as planned_topics
-from samovar.state.digest import digest
+from samovar.state.digest import SUMS, digest, row_sum
 from samovar.state.rocks import RocksStore
 from samovar.state.store import Readable
 from samovar.state.store_lock import holding
@@ -91,6 +95,7 @@ KEYED = (WAITING, ROW, USER)
 FOLLOW = 500_000  # offsets of a changelog that are followed at once
 LOOK_S = 0.2  # from one look at what is waited for to the next
 GONE_S = 60.0  # until a topic that was deleted is gone
+ENDED_S = 60.0  # until a writer on this machine that was killed has ended
 OnProgress = Callable[[str, int], None]
 
 
@@ -349,9 +354,11 @@ def repartition(
     on_progress: OnProgress = lambda *_: None,
     on_wait: Callable[[Refused], None] = lambda _: None,
     wait_s: float = 0.0,
+    engine: Callable[[], AbstractContextManager[CopyEngine]] | None = None,
 ) -> RepartitionResult:
     """Copy, compare, switch. Goes on where an earlier run was ended. A service that runs is waited for, when its state
-    is copied, for as long as is said: `on_wait` is told what has to be done.
+    is copied, for as long as is said: `on_wait` is told what has to be done. By an `engine` many copy, and compare, at
+    once; it is let go when that is done.
     """
     begun, site, log = time.monotonic(), plan.site, plan.site.log
     blocked = None if plan.is_switching else _blocked(plan)
@@ -360,11 +367,15 @@ def repartition(
     make_private(site.state)
     with ExitStack() as stack:
         stack.enter_context(alone(site.state))
+        by = stack.enter_context(ExitStack())
+        many = None if plan.is_switching or engine is None else by.enter_context(engine())
         copy = stack.enter_context(closing(_Copy(plan, on_progress)))
+        is_proved = many is not None and copy.spread(many)
+        by.close()
         if plan.is_switching:
             refuse_members(log, site.settings.service)
         else:
-            _copy(copy, on_wait, wait_s)
+            _copy(copy, on_wait, wait_s, is_proved=is_proved)
         stopped = time.monotonic()
         for here in site.stages():
             for partition in range(site.partitions):
@@ -393,11 +404,11 @@ def repartition(
     )
 
 
-def _copy(copy: _Copy, on_wait: Callable[[Refused], None], wait_s: float) -> None:
+def _copy(copy: _Copy, on_wait: Callable[[Refused], None], wait_s: float, *, is_proved: bool) -> None:
     """Until all is copied but the last part, and nobody can add to that any more."""
     plan, site = copy.plan, copy.plan.site
     copy.follow()
-    if not copy.marker.ends:  # else it was proved, and only what ends the copy is written again
+    if not copy.marker.ends and not is_proved:  # else it was proved, and only what ends the copy is written again
         copy.prove()
     hit("repartition.copied")
     deadline = time.monotonic() + wait_s
@@ -429,6 +440,7 @@ def abort(settings: ServiceFile, log: Log) -> bool:
             f"the switch of {settings.service} to {marker.to} partitions was begun, and cannot be taken back",
             f"Go on with it: `samovar repartition CONFIG --partitions {marker.to}`.",
         )
+    _fence(settings, log, marker)
     _clear(settings, log, plans_of(settings, marker.to))
     return True
 
@@ -445,12 +457,14 @@ def copy_topic(settings: ServiceFile, plan: Plan) -> str:
 
 def _write_marker(site: StateLocation, marker: RepartitionMarker) -> None:
     topic = marker_topic(site.settings.service)
-    site.log.append([Append(topic=topic, records=[(b"marker", marker.packed())], partition=0)])
+    site.log.append([Append(topic=topic, records=[(MARKER_ROW, marker.packed())], partition=0)])
 
 
 def _begin(plan: RepartitionPlan) -> RepartitionMarker:
     """From nothing: a copy of another cut is of no use."""
     settings, replication = plan.site.settings, plan.site.settings.replication
+    if plan.marker is not None:
+        _fence(settings, plan.site.log, plan.marker)
     _clear(settings, plan.site.log, plan.plans)
     more = {"min.insync.replicas": "2"} if replication >= 3 else {}
     kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", **more}
@@ -469,6 +483,124 @@ def _clear(settings: ServiceFile, log: Log, plans: Sequence[Plan]) -> None:
 
 def _scratch(settings: ServiceFile) -> Path:
     return settings.state / f"repartition{PART}"
+
+
+# ---------------------------------------------------------------- by many at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyPart:
+    """One old task, whose rows up to an offset of its changelog are to be copied."""
+
+    name: str
+    stage: str
+    partition: int
+    to: int  # how many partitions there will be
+    start: int
+    end: int
+    rules: Any  # that made the rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeCopy:
+    """All rows of an old task are in the copies. It is written with the last of them; the sums are by new partition."""
+
+    sums: Mapping[int, int]
+
+    def packed(self) -> bytes:
+        return json.dumps({"v": 1, "sums": {to: f"{each:x}" for to, each in self.sums.items()}}).encode()
+
+
+class CopyEngine(Protocol):
+    """Copies by many processes at once."""
+
+    def copy(self, site: StateLocation, parts: Sequence[CopyPart]) -> None:
+        """All are whole afterwards."""
+
+    def sums(self, site: StateLocation, copies: Sequence[TopicPartition]) -> list[int]:
+        """Of the rows of keys that partitions of copies have."""
+
+
+@contextmanager
+def sole_copier(settings: ServiceFile, log: Log, name: str) -> Iterator[Member]:
+    """The only one that copies an old task, from now on: whoever did, and may still live, can write nothing more."""
+    topic, deadline = marker_topic(settings.service), time.monotonic() + ENDED_S
+    with ExitStack() as stack:
+        member: Member | None = None
+        while member is None:
+            try:
+                member = stack.enter_context(sole_member(log, f"{topic}.{name.replace('/', '.')}", topic))
+            except Refused as refused:  # on one machine, a process that was killed is waited for
+                if refused.code != "slot-taken" or time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_S)
+        yield member
+
+
+def _fence(settings: ServiceFile, log: Log, marker: RepartitionMarker) -> None:
+    """Nobody writes to the copies any more but this process."""
+    for name in set(marker.cut) - set(marker.done) if marker.spread else ():
+        with sole_copier(settings, log, name):
+            pass
+
+
+def whole_copy(settings: ServiceFile, log: Log, name: str) -> WholeCopy | None:
+    found = None
+    for records in read_all(log, TopicPartition(marker_topic(settings.service), 0)):
+        for key, value in records.pairs():
+            if key == name.encode() and value is not None:
+                raw = json.loads(value)
+                found = WholeCopy(sums={int(to): int(each, 16) for to, each in raw["sums"].items()})
+    return found
+
+
+def copy_part(site: StateLocation, part: CopyPart, store: RocksStore) -> None:
+    """Writes the rows of an old task's image. A repeated attempt finds it whole, or writes the same rows once more."""
+    position = position_of(store)
+    if position is None or _rules_of(position) != part.rules:
+        raise unsettled("rules were changed while state was copied; the next run copies all of it again")
+    places = _places(site.log, site, part.partition, position, store, part.to)
+    topic, sums = copy_topic(site.settings, site.plan), Counter[int]()
+
+    def summed() -> Iterator[tuple[int, bytes, bytes]]:  # of what is to be written, not of what was
+        for place, row, value in places.rows(store):
+            if place != EVERYWHERE:
+                sums[place] += row_sum([(row, value)])
+                yield place, row, value
+
+    with sole_copier(site.settings, site.log, part.name) as member:
+        if whole_copy(site.settings, site.log, part.name) is not None:
+            return
+        for append in _appends(topic, summed(), site.log.tunables.append_rows):
+            member.transact([append], {})
+        whole = WholeCopy(sums={to: each % SUMS for to, each in sums.items()})
+        mark = Append(
+            topic=marker_topic(site.settings.service), records=[(part.name.encode(), whole.packed())], partition=0
+        )
+        member.transact([mark], {})
+
+
+def copied_sum(store: Readable) -> int:
+    """Of the image of a copy."""
+    return row_sum(_rows_of(store, (ROW, USER)))
+
+
+def _places(log: Log, here: StateLocation, partition: int, position: Position, store: RocksStore, to: int) -> RowPlaces:
+    plan, _ = plan_at_work(log, here.plan, partition, position, store)
+    streams = here.settings.streams
+    return RowPlaces(plan, partition, here.partitions, to, lambda rule: placing_of(rule, streams))
+
+
+def _appends(topic: str, rows: Iterator[tuple[int, bytes, bytes]], most: int) -> Iterator[Append]:
+    """Rows of keys, by their new partitions."""
+    batches: dict[int, list[Pair]] = {}
+    for partition, row, value in rows:
+        if partition != EVERYWHERE:
+            batches.setdefault(partition, []).append((row, value))
+            if len(batches[partition]) >= most:
+                yield Append(topic=topic, records=batches.pop(partition), partition=partition)
+    for partition, batch in batches.items():
+        yield Append(topic=topic, records=batch, partition=partition)
 
 
 # ---------------------------------------------------------------- the copy
@@ -561,6 +693,64 @@ class _Copy:
 
     # ------------------------------------------------------------ rows
 
+    def spread(self, engine: CopyEngine) -> bool:
+        """Let others copy what is not copied yet; whether all of it was compared. Else that is done afterwards."""
+        site, cut, rules, parts = self.plan.site, dict(self.marker.cut), dict(self.marker.rules), []
+        for source in self.sources:
+            name, changelog = source.name, source.here.changelog(source.partition)
+            if name not in cut:
+                position = last_position(self.log, changelog)
+                if position is None:
+                    continue
+                cut[name], rules[name] = [changelog.topic.id, changelog.bounds.end], _rules_of(position)
+            if name not in self.marker.done:
+                parts.append(
+                    CopyPart(
+                        name=name,
+                        stage=source.here.stage,
+                        partition=source.partition,
+                        to=self.plan.to,
+                        start=changelog.bounds.begin,
+                        end=cut[name][1],
+                        rules=rules[name],
+                    )
+                )
+        if parts:
+            self._mark(cut=cut, rules=rules, spread=True)
+            engine.copy(site, parts)
+            hit("repartition.spread")
+        found: dict[str, Counter[int]] = {new.stage: Counter() for new in self.plan.plans}
+        is_whole = True
+        for source in self.sources:
+            if source.name in cut:
+                whole = self._whole(source.name)
+                is_whole &= (
+                    whole is not None
+                    and self.marker.followed.get(source.name, cut[source.name][1]) == cut[source.name][1]
+                )
+                found[source.new.stage].update({} if whole is None else whole.sums)
+                if whole is not None and source.name not in self.marker.done:
+                    self._done(source.name)
+        if not is_whole or self.marker.ends:
+            return False
+        copies = [(new, to) for new in self.plan.plans for to in range(self.plan.to)]
+        sums = engine.sums(site, [TopicPartition(copy_topic(site.settings, new), to) for new, to in copies])
+        return sums == [found[new.stage][to] % SUMS for new, to in copies]
+
+    def _whole(self, name: str) -> WholeCopy | None:
+        """What others copied. Nobody of them writes any more."""
+        if not self.marker.spread:
+            return None
+        settings = self.plan.site.settings
+        if name in self.marker.done:
+            return whole_copy(settings, self.log, name)
+        with sole_copier(settings, self.log, name):
+            return whole_copy(settings, self.log, name)
+
+    def _done(self, name: str) -> None:
+        followed = {**self.marker.followed, name: self.marker.cut[name][1]}
+        self._mark(done=(*self.marker.done, name), followed=followed)
+
     def follow(self) -> int:
         """Bring the copies to where the changelogs are; how many records these had."""
         return sum(self._follow(source, source.here.changelog(source.partition)) for source in self.sources)
@@ -570,15 +760,13 @@ class _Copy:
         checkpoint = checkpoint_of(store)
         if name not in self.marker.cut or name not in self.marker.done:
             _advance(store, self.log, changelog, end)
+        elif checkpoint is None:  # of a copy by others, or lost
+            _advance(store, self.log, changelog, self.marker.followed[name])
         position = position_of(store)
         if position is None:
             return 0
         if source.places is None:
-            plan, _ = plan_at_work(self.log, source.here.plan, source.partition, position, store)
-            streams = self.plan.site.settings.streams
-            source.places = RowPlaces(
-                plan, source.partition, self.plan.site.partitions, self.plan.to, lambda rule: placing_of(rule, streams)
-            )
+            source.places = _places(self.log, source.here, source.partition, position, store, self.plan.to)
         if name not in self.marker.cut:
             self._mark(
                 cut={**self.marker.cut, name: [changelog.topic.id, end]},
@@ -587,9 +775,9 @@ class _Copy:
         if self.marker.cut[name][0] != changelog.topic.id:
             raise unsettled(f"the changelog {changelog.at} was made again while it was copied")
         if name not in self.marker.done:
-            self._copy_rows(source, source.places)
-            followed = {**self.marker.followed, name: self.marker.cut[name][1]}
-            self._mark(done=(*self.marker.done, name), followed=followed)
+            if self._whole(name) is None:
+                self._copy_rows(source, source.places)
+            self._done(name)
         start = at = self.marker.followed[name]
         changed: dict[bytes, int] = {}
         while at < end:
@@ -612,18 +800,12 @@ class _Copy:
 
     def _copy_rows(self, source: _Source, places: RowPlaces) -> None:
         """All rows of an image; a row twice, after a kill, is one row."""
-        topic, most = copy_topic(self.plan.site.settings, source.new), self.log.tunables.append_rows
-        batches: dict[int, list[Pair]] = {}
-        rows = 0
-        for partition, row, value in places.rows(source.store):
-            if partition == EVERYWHERE:
-                continue
-            rows += 1
-            batches.setdefault(partition, []).append((row, value))
-            if len(batches[partition]) >= most:
-                self.log.append([Append(topic=topic, records=batches.pop(partition), partition=partition)])
-                self.on_progress(source.name, rows)
-        self._append(topic, batches)
+        topic, rows = copy_topic(self.plan.site.settings, source.new), 0
+        for append in _appends(topic, places.rows(source.store), self.log.tunables.append_rows):
+            assert append.partition is not None
+            self._append(topic, {append.partition: append.records})
+            rows += len(append.records)
+            self.on_progress(source.name, rows)
 
     def _append(self, topic: str, batches: Mapping[int, Sequence[Pair]]) -> None:
         appends = [Append(topic=topic, records=batch, partition=partition) for partition, batch in batches.items()]

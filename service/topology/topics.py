@@ -80,7 +80,10 @@ def marker_topic(service: str) -> str:
     return f"{service}.repartition"
 
 
-@stored("old to at_ms cut done digests rows size waiting followed rules ends settled")
+MARKER_ROW = b"marker"  # the latest counts; other rows are of those who copy
+
+
+@stored("old to at_ms cut done digests rows size waiting followed rules ends settled spread")
 @dataclass(frozen=True, kw_only=True)
 class RepartitionMarker:
     """How far a repartition is. By task: `cut` is its changelog's id, and the offset from which on that is followed; it
@@ -100,6 +103,7 @@ class RepartitionMarker:
     rules: Mapping[str, Any] = field(default_factory=dict)
     ends: Mapping[str, int] = field(default_factory=dict)  # of the changelogs, when what ends the copy was written
     settled: bool = False  # the copy is whole: there is no way back
+    spread: bool = False  # others than this process may have written to the copies
 
     def packed(self) -> bytes:
         return json.dumps({"v": 1, **to_wire(self)}, separators=(",", ":")).encode()
@@ -109,7 +113,8 @@ def marker_of(settings: ServiceFile, log: Log) -> RepartitionMarker | None:
     """How far a repartition is; None: there is none."""
     name = marker_topic(settings.service)
     at = [TopicPartition(name, 0)] if name in log.topics([name]) else []
-    values = [value for each in at for records in read_all(log, each) for _, value in records.pairs()]
+    pairs = [pair for each in at for records in read_all(log, each) for pair in records.pairs()]
+    values = [value for key, value in pairs if key == MARKER_ROW]
     if not values:
         return None
     raw = json.loads(values[-1] or b"{}")

@@ -48,9 +48,11 @@ class SparkCluster:
         self._tell(list(map(str, arguments)))
         return ClusterResult(*self._answer())
 
-    def run_and_lose_an_executor(self, *arguments: object) -> ClusterResult:
-        """The same; the executor of the first worker that is held in the middle of a task is killed."""
-        with self._losing():
+    def run_and_lose_an_executor(self, *arguments: object, at: str = "") -> ClusterResult:
+        """The same; the executor of the first worker that is held in the middle of a task, or at a failpoint, is
+        killed.
+        """
+        with self._losing(at):
             self._tell(list(map(str, arguments)))
         return ClusterResult(*self._answer())
 
@@ -77,8 +79,10 @@ class SparkCluster:
         return found
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
-        self.gate.touch()
+    def _losing(self, at: str = "") -> Iterator[None]:
+        being_written = self.gate.with_name("gate")
+        being_written.write_text(at)
+        being_written.rename(self.gate)
         yield
         while not (held := list(self.gate.parent.glob("held-*"))):
             assert not self._has_answered(0.05), f"nobody came to the gate: {self._answer()}"

@@ -42,6 +42,17 @@ def process(service: Service, events: list[dict[str, Any]], file: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def three(service: Service) -> None:
+    service.config.write_text(service.config.read_text().replace("partitions: 2", "partitions: 3"))
+
+
+def grow(service: Service, kafka: str) -> None:
+    """To three partitions, as its file then says."""
+    admin, name = AdminClient({"bootstrap.servers": kafka}), service.settings.service  # which ends with its last name
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(PATIENCE_S)
+    three(service)
+
+
 def test_a_topic_that_has_grown_is_taken_over_with_its_state(kafka: str, tmp_path: Path) -> None:
     name = f"moved-{uuid.uuid4().hex[:8]}"
     straight, service = make(tmp_path / "straight"), make(tmp_path / "s")
@@ -53,13 +64,12 @@ def test_a_topic_that_has_grown_is_taken_over_with_its_state(kafka: str, tmp_pat
     # At the end, event time passes everything in every partition.
     events = [*many(200), *(purchase(f"x{number}", 7_200, 3) for number in range(40))]
     process(service, events[:100], tmp_path / "events.jsonl")
-    service.config.write_text(service.config.read_text().replace("partitions: 2", "partitions: 3"))
     command = "repartition", service.config, "--partitions", 3
+    three(service)
     with opened(service.settings) as log:
         assert wait_for(lambda: not log.members(name), PATIENCE_S)
     assert run(*command).stderr.startswith("repartition-inputs:")
-    admin = AdminClient({"bootstrap.servers": kafka})  # which ends with its last name
-    admin.create_partitions([NewPartitions(name, 3)])[name].result(PATIENCE_S)
+    grow(service, kafka)
     done = run(*command)
     assert done.exit_code == 0, done.output
     assert "equal before and after" in done.output

@@ -11,8 +11,9 @@ with zstd, format 1:
     metadata `samovar`           JSON: `v`, what FileFacts holds, and `crc`, the CRC-32 of that
 
 Row groups have at most `archive_group_records`. Every page has a checksum that a reader compares; the facts have
-theirs. Offsets that no record has, of compaction and of transaction markers, are within the file's range all the same:
-`first` and `next` are places, and the file says that nothing else is between them.
+theirs, and so have the columns of a row group as they were written: Parquet's own headers have none, and one that is
+damaged can make a column empty. Offsets that no record has, of compaction and of transaction markers, are within the
+file's range all the same: `first` and `next` are places, and the file says that nothing else is between them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ NO_EVENT = np.iinfo(np.int64).min  # in a column of event times
 
 @stored(
     "service topic topic_id partition first next records times events field written_ms head_ms began_ms log_end whole"
-    " deletes"
+    " deletes begins sums"
 )
 @dataclass(frozen=True, kw_only=True)
 class FileFacts:
@@ -71,6 +72,8 @@ class FileFacts:
     log_end: int = 0  # when it was written
     whole: bool = True  # False: compaction may have removed records that are superseded before `log_end`
     deletes: bool = True  # False: tombstones of keys in earlier files may be missing
+    begins: tuple[int, ...] = ()  # of each row group: its first offset
+    sums: tuple[int, ...] = ()  # and the CRC-32 of its columns, as they are in memory
 
     @property
     def name(self) -> str:
@@ -106,6 +109,8 @@ class FileWriter:
 
         self._most, self._most_bytes = group_records, group_bytes
         self._waiting: list[pa.RecordBatch] = []
+        self._begins: list[int] = []
+        self._sums: list[int] = []
         self.records = self.bytes = self._rows = self._bytes = 0
         times = ["offset", "timestamp", "event_time"]
         self._writer = pq.ParquetWriter(
@@ -138,17 +143,39 @@ class FileWriter:
         import pyarrow as pa  # noqa: PLC0415 - large
 
         if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks(), row_group_size=self._rows)
+            table = pa.Table.from_batches(self._waiting).combine_chunks()
+            self._begins.append(table["offset"][0].as_py())
+            self._sums.append(_checksum(table))
+            self._writer.write_table(table, row_group_size=self._rows)
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def finish(self, facts: FileFacts) -> None:
         self._flush()
-        text = json.dumps({"v": FORMAT, **to_wire(facts)}, separators=(",", ":"))
+        sealed = replace(facts, begins=tuple(self._begins), sums=tuple(self._sums))
+        text = json.dumps({"v": FORMAT, **to_wire(sealed)}, separators=(",", ":"))
         self._writer.add_key_value_metadata({FACTS: json.dumps({"facts": text, "crc": zlib.crc32(text.encode())})})
         self._writer.close()
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _checksum(table: pa.Table) -> int:
+    """Of the columns that are records, whatever buffers they lie in."""
+    found = 0
+    for name in COLUMNS:
+        (column,) = table[name].chunks
+        found = zlib.crc32(np.packbits(column.is_null().to_numpy(zero_copy_only=False)).data, found)
+        _, *buffers = column.buffers()
+        if len(buffers) == 1:
+            values = np.frombuffer(buffers[0], np.int64)[column.offset : column.offset + len(column)]
+            found = zlib.crc32(values.data, found)
+        else:
+            ends = np.frombuffer(buffers[0], np.int32)[column.offset : column.offset + len(column) + 1]
+            found = zlib.crc32(np.diff(ends).data, found)
+            if buffers[1] is not None:
+                found = zlib.crc32(np.frombuffer(buffers[1], np.uint8)[ends[0] : ends[-1]].data, found)
+    return found
 
 
 def _arrow_of(records: RecordBlock, event_times: Int64s | None) -> pa.RecordBatch:
@@ -202,6 +229,8 @@ class ArchiveFile:
             self.facts = from_wire(FileFacts, raw)
             if self._file.metadata.num_rows != self.facts.records:
                 raise ValueError(f"it has {self._file.metadata.num_rows} records, and says {self.facts.records}")
+            if self._file.metadata.num_row_groups != len(self.facts.sums) or self._file.schema_arrow != schema():
+                raise ValueError("its columns and row groups are not those that it says")
 
     def damaged(self, why: object) -> Refused:
         return Refused(
@@ -241,15 +270,15 @@ class ArchiveFile:
 
     def _groups(self) -> list[tuple[int, int, int]]:
         """Of each row group its number, where it begins, and where the next one does."""
-        meta = self._file.metadata
-        with self._reading():
-            begins = [meta.row_group(number).column(0).statistics.min for number in range(meta.num_row_groups)]
+        begins = self.facts.begins
         bounds = [self.facts.first, *begins[1:], self.facts.next] if begins else []
         return [(number, *pair) for number, pair in enumerate(pairwise(bounds))]
 
     def _read(self, number: int) -> pa.RecordBatch:
         with self._reading():
             table = self._file.read_row_group(number, columns=COLUMNS).combine_chunks()
+            if _checksum(table) != self.facts.sums[number]:
+                raise ValueError(f"the checksum of its row group {number + 1} is wrong")
             (batch,) = table.to_batches()
             return batch
 

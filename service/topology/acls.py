@@ -57,7 +57,10 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
         "rules publish", "rules disable", "rules enable", "rules rollback", "rules history", "rules diff", "rules plan",
         "lists add", "lists remove", "lists show",
     ),
-    ANALYSTS: ("rules backtest", "rules sample", "views rebuild", "views refresh", "views get"),
+    ANALYSTS: (
+        "rules backtest", "rules sample", "views rebuild", "views refresh", "views get", "sql", "tables list",
+        "tables show", "tables export", "tables query",
+    ),
     OPERATORS: ("rewind", "dlq show", "dlq redrive", "tokens add", "tokens list", "tokens remove"),
 }  # fmt: skip
 

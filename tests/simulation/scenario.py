@@ -29,7 +29,8 @@ MANY_KEYS: list[Any] = [f"k{number}" for number in range(12)]  # more than a tas
 # In the service file these are settings of their own, or they only matter to the embedded log and to Spark.
 NOT_DRAWN = frozenset(
     "cache_bytes snapshot_every_ms segment_bytes fetch_bytes join_bytes join_segments joined_segments compact_bytes"
-    " compact_keys dirty_bytes retain_segments feed_bytes".split()
+    " compact_keys dirty_bytes retain_segments feed_bytes spark_connector archive_records archive_bytes"
+    " archive_group_records archive_group_bytes".split()
 )
 
 

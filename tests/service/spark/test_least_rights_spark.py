@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from samovar.changelog.log import Append
 from samovar.changelog.spark.session import OpenSession
 from samovar.service.cli.main import app
 from samovar.service.config.loading import load_service
+from samovar.service.recovery.archiving import Archiver
 from samovar.service.rules.publishing import quarantine
 from samovar.service.spark.write import sink_of
 from samovar.service.topology.acls import (
@@ -43,7 +45,7 @@ from samovar.service.topology.acls import (
 )
 from samovar.service.topology.logs import opened
 from samovar.service.topology.rule_registry import load_registry
-from samovar.service.topology.topics import plan, sink_group
+from samovar.service.topology.topics import archive_group, plan, sink_group
 from tests.support.doc_snippets import run_command
 from tests.support.http_server import Served, served, wait_for
 from tests.support.kafka_secure import Decision, SecureKafka, certificates, password_of, secure_kafka
@@ -53,7 +55,7 @@ from tests.support.small_service import Service
 OFFLINE = {
     "match", "generate", "init", "demo", "rules test", "rules check", "rules explain", "kafka start", "kafka stop",
     "kafka status", "topics plan", "config show", "config check", "views list", "views show", "views query",
-    "views rollback", "views path",
+    "views rollback", "views path", "views maintain", "tables maintain",
 }  # fmt: skip
 ADMINISTRATORS = {"repartition"}  # it deletes topics and makes them: no role has these rights
 START_MS = 1_767_600_000_000
@@ -153,6 +155,8 @@ def make_place(kafka: SecureKafka, folder: Path, name: str, topics: str) -> Plac
         "streams": {"purchase": purchase},
         "tasks": {"totals": task},
         "sinks": {"desk": {"file": "alerts.jsonl"}},
+        "archive": {"to": "archive"},
+        "tables": ["alerts"],
     }
     (folder / "service.yml").write_text(json.dumps(data))
     place = Place(kafka, folder, name)
@@ -205,6 +209,7 @@ def tell_story(place: Place) -> None:
     change_rules(place)
     place.told(SERVICE, "run", *run)
     look_at(place)
+    archive(place)
     restore(place)
     operate(place)
     serve(place)
@@ -278,6 +283,23 @@ def look_at(place: Place) -> None:
         place.told(SERVICE, command, *words)
 
 
+def archive(place: Place) -> None:
+    """Once, and then as the process does that follows."""
+    place.told(SERVICE, "archive")
+    with as_user(place.user(SERVICE)):
+        settings = load_service(place.config)
+        with opened(settings) as log:
+            follower = Archiver(settings, log, 0, lambda _: None)
+            thread = Thread(target=follower.run)
+            thread.start()
+            joined = Decision(place.user(SERVICE), True, "READ", "group", archive_group(place.name))
+            try:
+                wait_for(lambda: joined in place.kafka.decisions())
+            finally:
+                follower.stopped.set()
+                thread.join()
+
+
 def restore(place: Place) -> None:
     for how in (["--from", "changelog"], ["--from", "source"], ["--engine", "spark"]):
         shutil.rmtree(place.folder / "state")
@@ -299,6 +321,12 @@ def operate(place: Place) -> None:
 
 def analyse(place: Place) -> None:
     place.said["rules backtest"] = [place.run(ANALYSTS, "rules", "backtest", place.folder / "rules", "CONFIG")]
+    place.said["rules sample"] = [place.run(ANALYSTS, "rules", "sample", "CONFIG")]
+    place.told(ANALYSTS, "sql", f"select {COUNTS}")
+    place.told(ANALYSTS, "tables export")
+    place.told(ANALYSTS, "tables list")
+    place.told(ANALYSTS, "tables show", "alerts")
+    place.told(ANALYSTS, "tables query", "alerts")
     place.told(ANALYSTS, "views rebuild")
     place.told(ANALYSTS, "views refresh")
     place.told(ANALYSTS, "views get", "cards", "c1")

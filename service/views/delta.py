@@ -184,7 +184,12 @@ class OpenTable:
             if not isinstance(version, datetime):
                 return DeltaTable(self.uri, version, storage_options=dict(self.options))
             found = DeltaTable(self.uri, storage_options=dict(self.options))
-            found.load_as_version(version)
+            commits = {each.get("version"): each.get("timestamp") for each in found.history()}
+            found.load_as_version(version)  # of a time before all commits that is the first
+            made_ms = commits.get(found.version())
+            if made_ms is not None and made_ms > version.timestamp() * 1000:
+                made = datetime.fromtimestamp(made_ms / 1000, UTC)
+                raise ValueError(f"its oldest version, {found.version()}, was made at {made}")
             return found
         except (DeltaError, OSError, ValueError) as error:
             what = f"{self.uri} cannot be read" + ("" if version is None else f" at version {version}")

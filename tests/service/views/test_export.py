@@ -261,7 +261,10 @@ def test_as_the_command_line_has_it(service: Service) -> None:
     assert run("tables", "export", service.config, "purchase").exit_code == 0
     for options, count in ((["--version", "0"], 60), (["--as-of", str(made)], 60), ([], 80)):
         done = run("tables", "query", service.config, "purchase", "--json", "--limit", "1000", *options)
+        assert done.exit_code == 0, (done.output, done.exception)
         assert len(json.loads(done.stdout)["rows"]) == count
+    done = run("tables", "query", service.config, "purchase", "--as-of", "2020-01-01")  # before there was a table
+    assert (done.exit_code, "its oldest version, 0, was made at" in done.stderr) == (2, True)
     assert "  version 1: " in run("tables", "show", service.config, "purchase").stdout
     assert run("tables", "maintain", service.config).exit_code == 0
     done = run("tables", "export", service.config, "purchse")

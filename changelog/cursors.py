@@ -132,8 +132,8 @@ def available_reader(log: Log, starts: Mapping[TopicPartition, int], few: int | 
     return AvailableReader(log, log.reader(starts) if few is None else log.point_reader(starts, few), list(starts))
 
 
-def refuse_gap(log: Log, at: TopicPartition, start: int) -> None:
-    """Where an archive has a hole, that is what is to be said of records that are gone."""
+def refuse_gap(log: Log, at: TopicPartition, start: int | None = None) -> None:
+    """Where an archive has a hole, that is what is to be said of records that are gone: from `start`, or all it has."""
     missing: Any = getattr(log, "missing", None)
     refusal = None if missing is None else missing(at, start)
     if refusal is not None:

@@ -36,6 +36,15 @@ def history_log(log: Log, archive: Archive) -> Log:
     return found  # type: ignore[no-any-return]  # as above
 
 
+def log_begins(log: Log, at: TopicPartition, start: int, end: int) -> int:
+    """From which offset on the log itself gives a range, where an archive has what is before; refused where none has.
+
+    Of a range whose beginning retention took this is where its files end: what is read next must not be what retention
+    takes next.
+    """
+    return log.log_begins(at, start, end) if isinstance(log, _ArchivedLog) else start
+
+
 def is_compacted(topic: Topic) -> bool:
     return "compact" in topic.settings.get("cleanup.policy", "")
 
@@ -78,13 +87,25 @@ class _ArchivedLog:
                         return int(offsets[rows[0]])
         return self.log.offset_at(at, time_ms)
 
-    def missing(self, at: TopicPartition, start: int) -> Refused | None:
+    def missing(self, at: TopicPartition, start: int | None) -> Refused | None:
         """Why offsets from here on cannot be read, where that is a hole, and not that both begin later."""
         topic, begin = self.topic(at.topic), self.log.bounds([at])[at].begin
-        if topic is None or not (chain := self.chain(at)).spans or start < chain.spans[0].first:
+        if topic is None or not (chain := self.chain(at)).spans:
+            return None
+        start = chain.spans[0].first if start is None else start
+        if start < chain.spans[0].first:
             return None
         gap = chain.missing(start, begin)
         return None if gap is None else self.archive.refusal(at, topic, gap)
+
+    def log_begins(self, at: TopicPartition, start: int, end: int) -> int:
+        begin, chain = self.log.bounds([at])[at].begin, self.chain(at)
+        if start >= min(begin, end) or not chain.spans or start < chain.spans[0].first:
+            return start  # the log has it, or says that it has not
+        if (gap := self.missing(at, start)) is not None:
+            raise gap
+        gap_behind = chain.missing(start, max(chain.end, begin))
+        return min(end, max(begin, chain.end if gap_behind is None else gap_behind.first))
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         return _ArchivedReader(self, positions, self.log.reader)

@@ -5,8 +5,9 @@
         Restore(store, fed, changelog, start, to=end)
 
 Records of the ranges come from Spark. All else is asked of the log itself: topics and bounds, a journal, a few records
-before a range or after its end. Anyone who reads two ranges by turns finds the one that came first in files of the
-executor: a stretch of a partition is handed over as a whole, one after the other.
+before a range or after its end. Where an archive has what is before a range, this log begins with the range: an
+archived log goes around it, and hands over there. Anyone who reads two ranges by turns finds the one that came first in
+files of the executor: a stretch of a partition is handed over as a whole, one after the other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from samovar.changelog.batches import RecordBlock, block_of_arrow, nothing_up_to
-from samovar.changelog.log import Log, Reader, Records, TopicPartition
+from samovar.changelog.log import Bounds, Log, Reader, Records, TopicPartition
 from samovar.common.tunables import DEFAULTS
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Range(NamedTuple):
     at: TopicPartition
     start: int
     end: int
+    is_rest: bool = False  # of one that an archive has the beginning of
 
 
 class SparkFeed:
@@ -112,6 +114,10 @@ class _FedLog:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
+
+    def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
+        rests = {at: each.start for at, each in self._feed.ranges.items() if each.is_rest}
+        return {at: Bounds(rests.get(at, begin), end) for at, (begin, end) in self._log.bounds(partitions).items()}
 
     def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         if len(positions) == 1:

@@ -12,12 +12,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from samovar.changelog.archive.archived_log import log_begins
 from samovar.changelog.cursors import stalled
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.spark.connector_log import Range, SparkFeed
@@ -59,9 +60,9 @@ def spread_over(
 ) -> list[R]:
     """What `do` made of each part, in order. The first refusal of a part is raised when all have ended.
 
-    `kafka` are the settings of a log on Kafka: parts then get their records from Spark's connector, as a feed; without,
-    they have none and read the log themselves. `do` must be a function of a module that executors can import. It is
-    called again where an executor was lost.
+    `kafka` are the settings of a log on Kafka: parts then get their records from Spark's connector, as a feed, but for
+    what only an archive has; without, they have none and read the log themselves. `do` must be a function of a module
+    that executors can import. It is called again where an executor was lost.
     """
     from pyspark import cloudpickle  # noqa: PLC0415 - takes long, and is not always installed
 
@@ -83,6 +84,8 @@ def spread_over(
             )
         )
 
+    if kafka is not None:
+        parts = [replace(part, ranges=tuple(_rest_of(log, each) for each in part.ranges)) for part in parts]
     packed = [cloudpickle.dumps((each, do)) for each in parts]  # type: ignore[no-untyped-call] # ships no types
     ranges = [each for part in parts for each in part.ranges]
     made: dict[int, Any] = {}
@@ -112,6 +115,12 @@ def spread_over(
         if isinstance(made[number], (Refused, StoreError)):
             raise made[number]
     return [made[number] for number in range(len(parts))]
+
+
+def _rest_of(log: Log, whole: Range) -> Range:
+    """What Spark's connector reads of a range: all, or what comes behind an archive."""
+    begin = log_begins(log, whole.at, whole.start, whole.end)
+    return whole if begin == whole.start else Range(whole.at, begin, whole.end, is_rest=True)
 
 
 def records_of(session: OpenSession, kafka: Mapping[str, str], parts: Sequence[PartRanges[Any]]) -> DataFrame:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from samovar.changelog.log import Log, TopicPartition
-from samovar.changelog.spark.connector_log import Range, SparkFeed, fed_log
+from samovar.changelog.spark.connector_log import Range, SparkFeed
 from samovar.changelog.spark.parts import PartRanges, spread_over
 from samovar.changelog.spark.progress import OnProgress, Ticker
 from samovar.changelog.spark.session import OpenSession
@@ -22,7 +22,7 @@ from samovar.service.backtest.fold import Fold, FoldedMatch, Tally, run_fold
 from samovar.service.backtest.run import Engine
 from samovar.service.config.models import ServiceFile
 from samovar.service.spark.session import connector_settings, refuse_remote_executors
-from samovar.service.topology.archives import opened_for_spark
+from samovar.service.topology.archives import opened_with_archive
 
 CHUNK = 20_000  # matches that are packed together
 
@@ -66,8 +66,8 @@ def do_fold(part: Part, tick: Ticker, feed: SparkFeed | None) -> PartResult:
         read += records
         tick(read)
 
-    with opened_for_spark(settings) as own:
-        matches = run_fold(settings, own if feed is None else fed_log(own, feed), fold, tally, on_events)
+    with opened_with_archive(settings, feed=feed) as log:
+        matches = run_fold(settings, log, fold, tally, on_events)
         while some := [tuple(match) for match in islice(matches, CHUNK)]:
             chunks.append(zlib.compress(pickle.dumps(some), 1))
     tick(read, last=True)

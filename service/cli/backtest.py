@@ -34,7 +34,7 @@ from samovar.service.config.models import ServiceFile
 from samovar.service.masking.fields import Lineage, Masks
 from samovar.service.spark.progress import ProgressDisplay
 from samovar.service.spark.session import starting_for
-from samovar.service.topology.archives import opened_for_spark, opened_with_archive
+from samovar.service.topology.archives import opened_with_archive
 from samovar.service.topology.logs import opened
 from samovar.service.topology.rule_registry import with_published_rules
 from samovar.service.topology.ruleset import BadRules, rules_of
@@ -108,7 +108,7 @@ def rules_backtest(
                 with (
                     ProgressDisplay(sys.stderr, as_json=json) as display,
                     starting_for(settings, "samovar rules backtest", master, display.say) as session,
-                    opened_for_spark(settings) as log,
+                    opened_with_archive(settings) as log,
                 ):
                     options = replace(options, run=engine_on(session.ready, display))
                     found = backtest(settings, log, rules, *span, asked=options)

@@ -43,7 +43,7 @@ def add_group(app: typer.Typer, name: str, about: str) -> typer.Typer:
 
 
 @contextmanager
-def service_log(config: Path, *, past: bool = False, by_spark: bool = False) -> Iterator[tuple[ServiceFile, Log]]:
+def service_log(config: Path, *, past: bool = False) -> Iterator[tuple[ServiceFile, Log]]:
     """The service file and its open log, with `past` also what its archive has. What is refused ends the command."""
     # Here, since commands without a service start quicker without them.
     from samovar.service.cli.refusals import exit_on_refusal  # noqa: PLC0415
@@ -53,8 +53,7 @@ def service_log(config: Path, *, past: bool = False, by_spark: bool = False) -> 
     with exit_on_refusal():
         settings = load_service(config)
         with opened(settings) as log:
-            # Kafka is read by Spark's connector, which knows no archive.
-            if past and settings.archive is not None and not (by_spark and settings.log.kafka is not None):
+            if past and settings.archive is not None:
                 from samovar.service.topology.archives import with_archive  # noqa: PLC0415 - as above
 
                 log = with_archive(settings, log)

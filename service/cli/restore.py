@@ -101,7 +101,7 @@ def restore(
         stage=stage,
         engine=engine,
     )
-    with at_site(config, by_spark=engine == "spark") as site:
+    with at_site(config) as site:
         if (out or staging) and not dry_run:
             record_export(site.log, site.settings, "restore", out or staging)
         report, is_equal = _run(site, request, master, staging, ingest, verify=verify, quiet=json)

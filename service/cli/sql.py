@@ -70,7 +70,7 @@ def sql(
     has_shell = query is None and file is None and sys.stdin.isatty()
     if has_shell and follow:
         raise typer.BadParameter("give it a query; in the shell it is `.follow`", param_hint="--follow")
-    with service_log(config) as (settings, log), ExitStack() as stack:
+    with service_log(config, past=True) as (settings, log), ExitStack() as stack:
         require_sql()
         from samovar.service.sql.session import SqlSession  # noqa: PLC0415 - DuckDB takes long to import
 

@@ -48,10 +48,10 @@ state = add_group(app, "state", "Look at the state of a service, also while it r
 
 @contextmanager
 def at_site(
-    config: Path, state: Path | None = None, *, shows: str | None = None, past: bool = True, by_spark: bool = False
+    config: Path, state: Path | None = None, *, shows: str | None = None, past: bool = True
 ) -> Iterator[StateLocation]:
     """The service at its log and its archive. `shows` is the command, where it shows keys and states as they are."""
-    with service_log(config, past=past, by_spark=by_spark) as (settings, log):
+    with service_log(config, past=past) as (settings, log):
         if shows is not None:
             record_reading(log, settings, shows, {})
         refuse_unfinished(settings.service, log)
@@ -171,7 +171,7 @@ def verify(
     """
     refuse_engine(engine, master)
     verdicts = []
-    with at_site(config, by_spark=engine == "spark") as site:
+    with at_site(config) as site:
         asked = partition or (), stage
         on_spark = engine == "spark"
         for verdict in _verified_on_spark(site, asked, master, json) if on_spark else _verify_stores(site, asked, json):

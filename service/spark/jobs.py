@@ -19,7 +19,7 @@ from samovar.changelog.formats.record import FORMATS, POSITION
 from samovar.changelog.formats.staged import StagedManifest, StagedTables, attempt, finish, place_of
 from samovar.changelog.log import Log, TopicPartition
 from samovar.changelog.restore.restore import Restore, checkpoint_of
-from samovar.changelog.spark.connector_log import Range, SparkFeed, fed_log
+from samovar.changelog.spark.connector_log import Range, SparkFeed
 from samovar.changelog.spark.parts import PartRanges, spread_over
 from samovar.changelog.spark.progress import Ticker
 from samovar.changelog.spark.session import OpenSession
@@ -27,7 +27,7 @@ from samovar.common.errors import Refused
 from samovar.common.folders import make_private
 from samovar.service.config.models import ServiceFile
 from samovar.service.recovery.restore.plan import RestorePlan
-from samovar.service.topology.archives import opened_for_spark
+from samovar.service.topology.archives import opened_with_archive
 from samovar.service.topology.plans import plans_of
 from samovar.service.topology.stores import StateLocation, digest_of, plan_for, position_of
 from samovar.state.rocks import RocksStore
@@ -56,8 +56,7 @@ def shipped(site: StateLocation) -> ShippedService:
 def arrived(service: ShippedService, stage: str, feed: SparkFeed | None = None) -> Iterator[StateLocation]:
     """The service on an executor, with a log of its own, or one that Spark feeds."""
     settings = service.settings
-    with opened_for_spark(settings) as own:
-        log = own if feed is None else fed_log(own, feed)
+    with opened_with_archive(settings, feed=feed) as log:
         plans = service.plans or tuple(plans_of(settings, service.partitions))
         yield StateLocation(
             settings=settings, log=log, plan=plans[0], partitions=service.partitions, state=service.state, plans=plans

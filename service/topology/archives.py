@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from samovar.changelog.archive.file import NO_EVENT
 from samovar.changelog.archive.folder import open_folder
 from samovar.changelog.batches import RecordBlock
 from samovar.changelog.log import Int64s, Log
+from samovar.changelog.spark.connector_log import SparkFeed, fed_log
 from samovar.common.arrow import require_arrow
 from samovar.common.errors import LogUnavailable, Refused
 from samovar.service.config.models import ServiceFile, Stream
@@ -55,15 +56,13 @@ def history_of(settings: ServiceFile, log: Log) -> tuple[Archive, Log] | None:
 
 
 @contextmanager
-def opened_with_archive(settings: ServiceFile, *, prefers_archive: bool = False) -> Iterator[Log]:
-    """The log as `with_archive` has it, closed at the end."""
-    with opened(settings) as log:
+def opened_with_archive(
+    settings: ServiceFile, *, prefers_archive: bool = False, feed: SparkFeed | None = None
+) -> Iterator[Log]:
+    """The log as `with_archive` has it, closed at the end; on an executor with what Spark's connector brings of it."""
+    with opened(settings) as own:
+        log = own if feed is None else fed_log(own, feed)
         yield with_archive(settings, log, prefers_archive=prefers_archive)
-
-
-def opened_for_spark(settings: ServiceFile) -> AbstractContextManager[Log]:
-    """The log as Spark's jobs have it, here and on executors. Kafka is read by a connector that knows no archive."""
-    return opened(settings) if settings.log.kafka is not None else opened_with_archive(settings)
 
 
 def sources_of(settings: ServiceFile, log: Log) -> list[CopySource]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from samovar.changelog.archive.archived_log import log_begins
 from samovar.changelog.cursors import stalled
 from samovar.changelog.log import Log
 from samovar.changelog.spark.records import settle
@@ -68,14 +69,16 @@ class Sources(dict[str, ViewSource]):
     def frame(self, name: str) -> Any:
         """What `spark.read.format("samovar")` would read now."""
         if name not in self._frames:
-            options = parse_options({"config": str(self._site.settings.path), **self[name].options})
+            own = {"config": str(self._site.settings.path), "failOnDataLoss": "false"}  # what there is, as of a log
+            options = parse_options({**own, **self[name].options})
             self._frames[name] = frame_in(self._site, options, self._known)
         return self._frames[name]
 
     def table(self, name: str, offsets: Offsets, only: tuple[str, Sequence[str | None]] | None = None) -> SqlTable:
         """The table up to these offsets; with `only`, just the rows for which an expression has one of some values.
 
-        From a log on Kafka its records come by Spark's connector, once all of them are decided.
+        From a log on Kafka its records come by Spark's connector, once all of them are decided; by our own reader where
+        an archive has some of them.
         """
         source, frame = self[name], self.frame(name)
         is_state = source.options["source"] == "changelog"  # a state is whole in one task
@@ -88,8 +91,8 @@ class Sources(dict[str, ViewSource]):
         pinned: Frame = replace(frame, parts=tuple(parts))
         brought = None
         kafka = connector_settings(self._site.settings)
-        if kafka is not None:
-            ranges = pinned.ranges(self._log)
+        ranges = [] if kafka is None else pinned.ranges(self._log)
+        if kafka is not None and all(log_begins(self._log, *each[:3]) == each.start for each in ranges):
             settle(self._log, ranges, stalled)  # type: ignore[arg-type]  # it is Kafka's
             brought = ConnectorRanges(kafka, ranges, not is_state, frame.reads_headers)
         added = {} if source.time is None else {"day": f"to_date({source.time})"}
@@ -105,7 +108,7 @@ class Sources(dict[str, ViewSource]):
 
 def bounds_of(frame: Any) -> dict[str, tuple[int, int]]:
     """The offsets that a source had when it was looked at."""
-    return {f"{at.topic}/{at.partition}": (start, end) for at, start, end in ranges_of(frame.parts)}
+    return {f"{at.topic}/{at.partition}": (start, end) for at, start, end, _ in ranges_of(frame.parts)}
 
 
 def offsets_in(offsets: Offsets) -> int:

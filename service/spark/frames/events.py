@@ -44,7 +44,7 @@ from samovar.service.spark.frames.rules import (
     known_rules,
     time_us,
 )  # fmt: skip
-from samovar.service.topology.archives import opened_for_spark
+from samovar.service.topology.archives import opened_with_archive
 from samovar.service.topology.encoding import decoding_of
 from samovar.service.topology.stores import StateLocation
 
@@ -96,12 +96,12 @@ class RecordFrame:
 
     def read(self, part: FrameRange) -> Iterator[pa.RecordBatch]:
         columns = self.columns()
-        with opened_for_spark(self.settings) as log:
+        with opened_with_archive(self.settings) as log:
             for records in records_of(log, part):
                 yield from self.batches(records, columns)
 
     def narrowed(self, conditions: Sequence[Condition]) -> RecordFrame:
-        with opened_for_spark(self.settings) as log:
+        with opened_with_archive(self.settings) as log:
             parts = narrowed_parts(self.parts, conditions, log)
         texts = [value for column, operator, value in conditions if (column, operator) == ("_key", "=")]
         exact = [text.encode() for text in texts if "\ufffd" not in text]  # which stands for what is not text

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samovar.changelog.cursors import PartitionCursor
+from samovar.changelog.cursors import PartitionCursor, refuse_gap
 from samovar.changelog.log import Bounds, Log, Records, TopicPartition
 from samovar.changelog.spark.connector_log import Range
 from samovar.changelog.spark.session import is_local
@@ -37,7 +37,7 @@ from samovar.common.suggest import did_you_mean
 from samovar.service.config.loading import load_service
 from samovar.service.query.read import offset_of
 from samovar.service.spark.session import refuse_remote_executors
-from samovar.service.topology.archives import opened_for_spark
+from samovar.service.topology.archives import opened_with_archive
 from samovar.service.topology.stores import StateLocation, site_of
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def frame_of(options: Mapping[str, str], folder: str = ".", is_local: bool = Tru
     asked = replace(asked, config=(Path(folder) / asked.config).absolute())
     settings = load_service(asked.config)
     refuse_remote_executors(settings, is_local=is_local)
-    with opened_for_spark(settings) as log:
+    with opened_with_archive(settings) as log:
         return frame_in(site_of(settings, log), asked)
 
 
@@ -247,6 +247,8 @@ def topic_ranges(
     ranges: list[FrameRange] = []
     for at, bounds in site.log.bounds([TopicPartition(topic, number) for number in numbers]).items():
         start = offset_in(site.log, at, bounds, options.start or "begin")
+        if start <= bounds.begin and options.fails_on_loss:
+            refuse_gap(site.log, at)
         end = min(bounds.end, offset_in(site.log, at, bounds, options.end or "end"))
         ranges += FrameRange(topic=topic, partition=at.partition, start=start, end=end).split()
     return tuple(ranges)

@@ -6,17 +6,20 @@ import tempfile
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.changelog.archive.archive import Archive, Chain, Gap
-from samovar.changelog.archive.archived_log import archived_log, history_log
+from samovar.changelog.archive.archived_log import archived_log, history_log, log_begins
 from samovar.changelog.archive.copy import Copier, CopySource
 from samovar.changelog.archive.file import file_name
 from samovar.changelog.archive.folder import LocalFolder
 from samovar.changelog.cursors import PartitionCursor, available_reader
 from samovar.changelog.log import Append, Log, Topic, TopicPartition, TopicSpec
+from samovar.changelog.spark.connector_log import Range, SparkFeed, fed_log
+from samovar.changelog.spark.records import COLUMNS
 from samovar.common.errors import Refused
 from samovar.common.tunables import Tunables
 from samovar.tasks.model.clock import SetClock
@@ -115,6 +118,35 @@ def test_archive_and_log_are_the_log_whatever_retention_took_and_wherever_files_
             place = log.offset_at(AT, moment)
             assert all(row.time < moment for row in expected if row.offset < place)
         assert world.archive.chain(world.topic, 0).gaps() == []
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_a_range_of_sparks_connector_goes_on_where_the_files_end(seed: int) -> None:
+    """Of a range whose beginning retention took the connector reads what no file has, and that is read once."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder), seed)
+        for _ in range(world.random.randint(1, 5)):
+            world.write(world.random.randint(1, 12), world.random.choice([None, Outcome.COMMITTED, Outcome.ABORTED]))
+            world.copy(world.random.randint(0, 2))
+        chain, end = world.archive.chain(world.topic, 0), world.log.bounds([AT])[AT].end
+        everything = world.committed()
+        world.truncate(world.random.randint(0, chain.end))
+        begin = world.log.bounds([AT])[AT].begin
+        start = world.random.randint(0, end)
+        first = log_begins(archived_log(world.log, world.archive), AT, start, end)
+        assert first == (start if start >= begin else chain.end)
+        rows = [row for row in everything if row.offset >= start]
+        brought = [
+            {"partition": 0, "offset": row.offset, "timestamp": row.time * 1000, "key": row.key, "value": row.value}
+            for row in rows
+            if row.offset >= first
+        ]
+        kinds = zip(COLUMNS, (pa.int32(), pa.int64(), pa.timestamp("us", "UTC"), pa.binary(), pa.binary()), strict=True)
+        batches = iter([pa.RecordBatch.from_pylist(brought, pa.schema(list(kinds)))])
+        feed = SparkFeed([Range(AT, first, end, is_rest=first > start)], batches)
+        found = read(archived_log(fed_log(world.log, feed), world.archive), start, end)
+        assert [row[:4] for row in found] == [row[:4] for row in rows]
+        assert feed.given == len(brought)
 
 
 def test_a_file_ends_at_the_last_stable_offset_and_the_next_begins_there(tmp_path: Path) -> None:

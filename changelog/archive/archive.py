@@ -90,6 +90,11 @@ class Chain:
         return next((span for span in self.spans if span.first <= offset < span.next), None)
 
 
+def _folder_of(topic: Topic) -> str:
+    """The id as Kafka's own tools spell it: what a client says may have a `/` in it."""
+    return topic.id.replace("/", "_").replace("+", "-")
+
+
 class Archive:
     """The archive of one service."""
 
@@ -97,7 +102,7 @@ class Archive:
         self.folder, self.service = folder, service
 
     def place(self, topic: Topic, partition: int) -> str:
-        return f"{self.service}/{topic.name}/{topic.id}/partition={partition}"
+        return f"{self.service}/{topic.name}/{_folder_of(topic)}/partition={partition}"
 
     def chain(self, topic: Topic, partition: int) -> Chain:
         return Chain.of(self.folder.names(self.place(topic, partition)))
@@ -135,7 +140,7 @@ class Archive:
         return all(each.deletes and (each.whole or each.log_end <= offset) for each in files)
 
     def refusal(self, at: TopicPartition, topic: Topic, gap: Gap) -> Refused:
-        others = [each for each in self.folder.names(f"{self.service}/{at.topic}") if each != topic.id]
+        others = [each for each in self.folder.names(f"{self.service}/{at.topic}") if each != _folder_of(topic)]
         of_others = f"; it has {len(others)} other topic(s) of this name, which was made again" if others else ""
         return Refused(
             "archive-gap",

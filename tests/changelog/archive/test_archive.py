@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -210,6 +211,13 @@ def test_another_topic_of_the_same_name_is_another_topic(tmp_path: Path) -> None
     with pytest.raises(Refused):
         read(log)
     assert [row.offset for row in read(log, 10)] == list(range(10, 20))
+
+
+def test_an_id_is_one_folder_whatever_is_in_it(tmp_path: Path) -> None:
+    """Kafka's are base64, and one in three has a `/` in it."""
+    world = World(tmp_path, 1)
+    topic = replace(world.topic, id="G/kUI3+KRtmuQvi/i2ks7Q")
+    assert world.archive.place(topic, 0) == "s/t/G_kUI3-KRtmuQvi_i2ks7Q/partition=0"
 
 
 def test_two_that_copy_at_once_do_no_harm(tmp_path: Path) -> None:

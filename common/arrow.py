@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 from samovar.common.errors import Refused
+
+# For the first rows of a data set: threads that read ahead may outlive the interpreter, which ends the process.
+NO_READ_AHEAD: dict[str, Any] = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
 
 
 def require_arrow(what: str) -> None:

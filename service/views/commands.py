@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from samovar.changelog.log import Log, TopicPartition
 from samovar.common import folders
-from samovar.common.arrow import require_arrow
+from samovar.common.arrow import NO_READ_AHEAD, require_arrow
 from samovar.common.errors import LogUnavailable, Refused
 from samovar.service.config.models import ServiceFile
 from samovar.service.ops.status import first_times
@@ -278,7 +278,7 @@ def query(
     store = published_view(settings, name)
     manifest = store.version_at(version, as_of_ms)
     require_arrow("rows of views")
-    found = store.rows(manifest).head(limit)
+    found = store.rows(manifest).head(limit, **NO_READ_AHEAD)
     columns = [name for name in manifest.columns if name in found.column_names]
     rows = found.select(columns).to_pylist()
     return QueryRows(tuple(columns), tuple(tuple(row.values()) for row in rows))

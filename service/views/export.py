@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from samovar.changelog.log import Log, TopicPartition
+from samovar.common.arrow import NO_READ_AHEAD
 from samovar.common.errors import Refused
 from samovar.common.failpoints import hit
 from samovar.common.folders import make_private
@@ -117,7 +118,7 @@ def query_table(
     if not table.exists:
         raise never_exported(name)
     moment = None if as_of_ms is None else datetime.fromtimestamp(as_of_ms / 1000, UTC)
-    found = table.at(version if moment is None else moment).to_pyarrow_dataset().head(limit)
+    found = table.at(version if moment is None else moment).to_pyarrow_dataset().head(limit, **NO_READ_AHEAD)
     return QueryRows(tuple(found.column_names), tuple(tuple(row.values()) for row in found.to_pylist()))
 
 

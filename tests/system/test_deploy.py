@@ -352,7 +352,8 @@ def test_the_entrypoint_runs_as_in_a_pod(tmp_path: Path, kafka: str) -> None:
         wait_until(lambda: asked(f"http://127.0.0.1:{tell.http}/ready") == 200, "it is ready", tell)
         with urllib.request.urlopen(f"http://127.0.0.1:{tell.metrics}/metrics", timeout=10) as answer:
             assert f'service="{tell.service}",slot="0"' in answer.read().decode()
-        assert asked(f"http://127.0.0.1:{tell.http}/api/v1/status") == 401  # tokens are asked for
+        # Tokens are asked for, once there were not too many questions.
+        wait_until(lambda: asked(f"http://127.0.0.1:{tell.http}/api/v1/status") == 401, "it asks for a token", tell)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0, tell.said()
     assert '"event": "stopped"' in tell.said()

@@ -114,7 +114,7 @@ def test_ctrl_c_cancels_the_job(spark: OpenSession, tmp_path: Path) -> None:
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("samovar.changelog.spark.session._opened", lambda: None)
+    monkeypatch.setattr("samovar.changelog.spark.session._existing_session", lambda: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refused, match="which Spark needs") as refused, starting("none"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -193,16 +193,9 @@ def test_p7_an_open_transaction_is_waited_for(spark: OpenSession, ran: OnKafka, 
 def test_p2_after_the_broker_compacted(spark: OpenSession, ran: OnKafka, log: Log) -> None:
     """Gaps are not data loss."""
     before, records = ran.service.digests(), len(raw(log, ran.changelog))
-    quick = {"segment.ms": "100", "min.compaction.lag.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
-    tools: Any = admin  # not all of it has types
-    entries = [
-        tools.ConfigEntry(name, value, incremental_operation=tools.AlterConfigOpType.SET)
-        for name, value in (quick | {"max.compaction.lag.ms": "1000"}).items()
-    ]
-    client = tools.AdminClient({"bootstrap.servers": ran.kafka})
-    resource = tools.ConfigResource(tools.ResourceType.TOPIC, ran.changelog, incremental_configs=entries)
-    for future in client.incremental_alter_configs([resource]).values():
-        future.result(30)
+    lag = "min.compaction.lag.ms"
+    quick = {"segment.ms": "100", lag: "0", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1000"}
+    alter_changelog(ran, quick)
 
     def has_gaps() -> bool:
         for partition in (0, 1):  # a new segment, so that the one before can be cleaned
@@ -212,6 +205,21 @@ def test_p2_after_the_broker_compacted(spark: OpenSession, ran: OnKafka, log: Lo
 
     assert wait_for(has_gaps, PATIENCE_S)
     assert both_engines(ran) == before
+    alter_changelog(ran, {**dict.fromkeys(quick), lag: "86400000"})  # the service refuses other settings
+
+
+def alter_changelog(on: OnKafka, settings: Mapping[str, str | None]) -> None:
+    """Settings of its topic; None goes back to the broker's."""
+    tools: Any = admin  # not all of it has types
+    operation = tools.AlterConfigOpType
+    entries = [
+        tools.ConfigEntry(name, value, incremental_operation=operation.DELETE if value is None else operation.SET)
+        for name, value in settings.items()
+    ]
+    client = tools.AdminClient({"bootstrap.servers": on.kafka})
+    resource = tools.ConfigResource(tools.ResourceType.TOPIC, on.changelog, incremental_configs=entries)
+    for future in client.incremental_alter_configs([resource]).values():
+        future.result(30)
 
 
 # ---------------------------------------------------------------- from the source
@@ -527,7 +535,10 @@ def test_where_a_stream_by_sparks_source_begins(ran: OnKafka, spark: OpenSession
 
     everything = rows()
     assert rows(partitions="1") == [each for each in everything if each[0] == 1]
-    assert len(rows(**{"from": "-1"})) == 2
+    with opened(ran.service.settings) as log:
+        bounds = log.bounds([TopicPartition(ran.name, number) for number in (0, 1)])
+    ends = {at.partition: bounds[at].end for at in bounds}
+    assert rows(**{"from": "-1"}) == [(at, offset) for at, offset in everything if offset >= ends[at] - 1]
     assert rows(startingOffsets="latest") == []
 
 

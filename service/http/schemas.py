@@ -829,6 +829,16 @@ class Me(BaseModel):
 # ---------------------------------------------------------------- views
 
 
+class ViewSnapshot(BaseModel):
+    """A version that can still be read; `table` is that of the open table that holds it."""
+
+    version: int
+    made_ms: int
+    kind: str
+    rows: int
+    table: int | None
+
+
 class ViewShown(BaseModel):
     """A view and the version of it that readers see; null where none was made. `changed`: its file says more since."""
 
@@ -846,6 +856,8 @@ class ViewShown(BaseModel):
     changed: bool
     lag: int | None = Field(description="records that came to its sources since; null where the log cannot be reached")
     behind_s: float | None = Field(description="how long ago the first of them came")
+    format: str = Field(description="`parquet`, or `delta` for an open table")
+    snapshots: list[ViewSnapshot]
     columns: dict[str, str]
     hidden: list[str] = Field(description="columns that hold something marked, for who may not see it")
     sources: dict[str, dict[str, tuple[int, int]]]

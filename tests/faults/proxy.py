@@ -180,8 +180,8 @@ class Proxy:
             while True:
                 client, _ = self._listening.accept()
                 thread = threading.Thread(target=self._connect, args=(client,), daemon=True)
-                self._threads.add(thread)
                 thread.start()
+                self._threads.add(thread)
 
     def _connect(self, client: socket.socket) -> None:
         try:

@@ -7,7 +7,7 @@ chosen by the keys' hashes, which never change. What a live task puts aside (not
     {state}-samples/HASH/sample.json    what it is of, the share, and how far it is: offsets and event times
     {state}-samples/HASH/N.npz          records, in the order in which they were read
 
-A topic that was made again, and a stream whose time, type or slack is another, make it a sample anew.
+A topic that was made again, and a stream whose time, type or slack is another, have the sample made again.
 """
 
 from __future__ import annotations

@@ -523,7 +523,7 @@ class CopyEngine(Protocol):
 
 @contextmanager
 def sole_copier(settings: ServiceFile, log: Log, name: str) -> Iterator[Member]:
-    """The only one that copies an old task, from now on: whoever did, and may still live, can write nothing more."""
+    """The only one that copies an old task, from now on: anyone who did, and may still live, can write nothing more."""
     topic, deadline = marker_topic(settings.service), time.monotonic() + ENDED_S
     with ExitStack() as stack:
         member: Member | None = None

@@ -5,7 +5,7 @@
         with engine.run(statement) as rows:
             for batch in rows.batches: ...
 
-A database in memory with no access to files and network, whose settings are locked, and that is made anew for each
+A database in memory with no access to files and network, whose settings are locked, and that is made again for each
 query. What does not fit into memory it puts into a private folder that goes with it. Tables are those that DuckDB's own
 parser and binder find to be missing, so that `with alerts as (...)` reads no alerts of ours.
 """
@@ -205,7 +205,7 @@ class BoundQuery:
                 self._raise(error, is_explained=not is_explain)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Once; `again` begins the query anew."""
+        """Once; `again` starts the query again."""
         try:
             self._reader = self._call(lambda: self.relation.to_arrow_reader(BATCH_ROWS))
             while (batch := self._call(partial(next, self._reader, None))) is not None:

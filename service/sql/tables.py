@@ -204,7 +204,7 @@ class MaskedSources(Sources):
 
 
 class TableDataset(ds.Dataset):  # type: ignore[misc]  # it is not typed
-    """A table as DuckDB scans it. Each scan reads anew, so that a query may name a table twice."""
+    """A table as DuckDB scans it. Each scan reads again, so that a query may name a table twice."""
 
     def __init__(self, table: ScannedTable, watch: ScanWatch) -> None:
         self._table, self._watch = table, watch

@@ -7,7 +7,7 @@
 A commit of ours has a note, which Spark shows as `userMetadata` of `describe history`, and says in transaction ids of
 applications how far it is: `samovar/views/NAME` at 7. They are part of the same commit, so that what was interrupted
 can ask the table itself whether it was done. A commit is for exactly the number that follows what was looked at: of
-two writers one comes too late, looks again and decides anew.
+two writers one comes too late, looks again and decides again.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A commit has rows, and in its transaction ids up to which offset of each partiti
 
     samovar/SERVICE/TOPIC/TOPIC ID/PARTITION -> the offset after the last
 
-So whoever goes on reads where to from the table, and nothing else is to be kept: killed at any moment, the rows and the
+So the next run reads where to from the table, and nothing else is to be kept: killed at any moment, the rows and the
 offsets are there or neither is. Of two who export at once, one commits, and the other looks again.
 """
 

@@ -12,7 +12,7 @@ each of the keys that rules have.
 
 An event is a line: stream, partition, offset, and its fields as JSON. Those before the watermark go through the kernel
 in the order of a service; a bucket is called again when the first that waits, or a timer, is due. States of rule
-versions that are gone are left out where they are loaded, so that a changed rule starts from nothing, and no other does.
+versions that are gone are left out where they are loaded, so that a changed rule, and no other, starts from nothing.
 """
 
 from __future__ import annotations

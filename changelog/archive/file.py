@@ -45,6 +45,8 @@ FORMAT = 1
 FACTS = b"samovar"
 COLUMNS = ["offset", "timestamp", "key", "value", "headers"]
 LEVEL = 3  # of zstd
+# What pyarrow, JSON and numpy raise over bytes that nobody wrote; pyarrow's own errors are among these.
+DAMAGED = (OSError, ValueError, LookupError, TypeError, NotImplementedError, MemoryError, ArithmeticError)
 NO_EVENT = np.iinfo(np.int64).min  # in a column of event times
 
 
@@ -244,7 +246,7 @@ class ArchiveFile:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, ValueError, KeyError, TypeError) as error:  # pyarrow's own are among the first two
+        except DAMAGED as error:
             raise self.damaged(error) from error
 
     def blocks(self, start: int = 0, end: int | None = None) -> Iterator[RecordBlock]:
